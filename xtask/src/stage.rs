@@ -1,0 +1,180 @@
+//! The stages of the test command, in the order in which a mistake is cheapest to see.
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+use crate::run::Program;
+
+/// One part of the test command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Stage {
+    Format,
+    Lint,
+    Doc,
+    Rust,
+}
+
+/// What one call of the test command does.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) stages: Vec<Stage>,
+}
+
+/// Whether this machine is allowed to leave something out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Nothing may be missing.
+    Ci,
+    /// Somebody's machine: what it can't do is said and left out.
+    Desk,
+}
+
+impl Stage {
+    pub(crate) const ALL: [Self; 4] = [Self::Format, Self::Lint, Self::Doc, Self::Rust];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Format => "format",
+            Self::Lint => "lint",
+            Self::Doc => "doc",
+            Self::Rust => "rust",
+        }
+    }
+
+    pub(crate) fn shows(self) -> &'static str {
+        match self {
+            Self::Format => "the code is formatted",
+            Self::Lint => "clippy finds nothing",
+            Self::Doc => "the documentation builds without a warning",
+            Self::Rust => "unit and integration tests of the workspace, privileged ones as root",
+        }
+    }
+
+    /// Runs the stage; answers what was left out of it, if anything was.
+    fn run(self, place: Place) -> Result<Option<String>> {
+        match self {
+            Self::Format => cargo(["fmt", "--all", "--check"]),
+            Self::Lint => cargo([
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ]),
+            Self::Doc => Program::cargo()
+                .args(["doc", "--workspace", "--no-deps", "--quiet"])
+                .env("RUSTDOCFLAGS", "-D warnings")
+                .run()
+                .map(|()| None),
+            Self::Rust => rust_tests(place),
+        }
+    }
+}
+
+impl Place {
+    fn here() -> Self {
+        match std::env::var_os("CI") {
+            Some(value) if value == "true" => Self::Ci,
+            _ => Self::Desk,
+        }
+    }
+}
+
+impl Plan {
+    /// Runs every stage, also after a failure, and prints a summary.
+    #[expect(
+        clippy::print_stdout,
+        reason = "a command line tool talks on its standard output"
+    )]
+    pub(crate) fn run(&self) -> Result<()> {
+        let place = Place::here();
+        let mut lines = Vec::new();
+        let mut failed = 0;
+        for &stage in &self.stages {
+            println!("\n== {}: {}", stage.name(), stage.shows());
+            let timer = Timer::start();
+            let verdict = match stage.run(place) {
+                Ok(Some(left_out)) => format!("passed ({left_out})"),
+                Ok(None) => "passed".to_owned(),
+                Err(error) => {
+                    failed += 1;
+                    format!("FAILED: {error:#}")
+                }
+            };
+            println!("== {}: {verdict}", stage.name());
+            lines.push(format!(
+                "{:<12} {:>5} s  {verdict}",
+                stage.name(),
+                timer.seconds()
+            ));
+        }
+        println!("\nSummary\n{}", lines.join("\n"));
+        println!("{} passed, {failed} failed", self.stages.len() - failed);
+        if failed > 0 {
+            bail!("{failed} stages failed");
+        }
+        Ok(())
+    }
+}
+
+fn cargo<const N: usize>(args: [&str; N]) -> Result<Option<String>> {
+    Program::cargo().args(args).run().map(|()| None)
+}
+
+/// The workspace's tests. What needs root is behind the feature `privileged` of its package.
+fn rust_tests(place: Place) -> Result<Option<String>> {
+    let root = rustix::process::geteuid().is_root();
+    if !root && place == Place::Ci {
+        bail!("the privileged tests need root in CI");
+    }
+    let test = Program::cargo().args(["test", "--workspace"]);
+    if !root {
+        test.run()?;
+        return Ok(Some(
+            "left out without root: the privileged tests".to_owned(),
+        ));
+    }
+    let features = privileged_features()?;
+    if features.is_empty() {
+        test
+    } else {
+        test.args(["--features", &features])
+    }
+    .run()?;
+    Ok(None)
+}
+
+/// `package/privileged` for every package of the workspace that has such a feature.
+fn privileged_features() -> Result<String> {
+    let metadata = Program::cargo()
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .output()?;
+    let metadata: serde_json::Value =
+        serde_json::from_str(&metadata).context("`cargo metadata` printed no JSON")?;
+    let packages = metadata["packages"]
+        .as_array()
+        .context("`cargo metadata` names no packages")?;
+    let features: Vec<String> = packages
+        .iter()
+        .filter(|package| package["features"].get("privileged").is_some())
+        .filter_map(|package| package["name"].as_str())
+        .map(|name| format!("{name}/privileged"))
+        .collect();
+    Ok(features.join(","))
+}
+
+/// How long a stage took.
+#[derive(Debug)]
+struct Timer(std::time::Instant);
+
+impl Timer {
+    #[expect(clippy::disallowed_methods, reason = "measures how long a stage takes")]
+    fn start() -> Self {
+        Self(std::time::Instant::now())
+    }
+
+    fn seconds(&self) -> u64 {
+        self.0.elapsed().as_secs()
+    }
+}
