@@ -1,5 +1,8 @@
 //! The shapes that cross our borders: JSON for clients, CBOR between server and supervisor.
+//!
+//! JSON names, base64, HTTP statuses and error codes live here and in the dialects only.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod agent;
+pub mod keys;
