@@ -5,4 +5,14 @@
 #![warn(missing_docs)]
 
 pub mod agent;
+pub mod encode;
+pub mod error;
+pub mod event;
 pub mod keys;
+pub mod limits;
+pub mod sandbox;
+pub mod session;
+pub mod signal;
+pub mod spec;
+pub mod time;
+pub mod ws;

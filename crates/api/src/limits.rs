@@ -1,0 +1,34 @@
+//! What a request may carry at most. Larger is refused with the status beside it.
+
+/// Bytes of a request's body: 413.
+pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Decoded bytes of one input: 413.
+pub const INPUT_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Characters of an `input_id`: 400.
+pub const INPUT_ID_CHARS_MAX: usize = 128;
+
+/// Characters of an `Idempotency-Key`: 400.
+pub const IDEMPOTENCY_KEY_CHARS_MAX: usize = 255;
+
+/// Characters of a WebSocket's `request_id`: close 1008.
+pub const REQUEST_ID_CHARS_MAX: usize = 256;
+
+/// Events of a page when the caller names no number.
+pub const PAGE_EVENTS_DEFAULT: u64 = 1000;
+
+/// Most events of a page: 400.
+pub const PAGE_EVENTS_MAX: u64 = 10_000;
+
+/// Longest wait for a page's first event, milliseconds: 400.
+pub const PAGE_WAIT_MS_MAX: u64 = 30_000;
+
+/// Most event types in one filter: 400.
+pub const FILTER_TYPES_MAX: usize = 32;
+
+/// Sandboxes of one listed page when the caller names no number.
+pub const SANDBOXES_PAGE_DEFAULT: u64 = 50;
+
+/// Most sandboxes of one listed page: 400.
+pub const SANDBOXES_PAGE_MAX: u64 = 200;
