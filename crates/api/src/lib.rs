@@ -10,6 +10,7 @@ pub mod error;
 pub mod event;
 pub mod keys;
 pub mod limits;
+pub mod record;
 pub mod sandbox;
 pub mod session;
 pub mod signal;

@@ -1,0 +1,133 @@
+//! Events as records of a journal: who appends them and who reads them agree here.
+//!
+//! A record's kind is the index of the event's body, so that a reader can filter without
+//! decoding; its stream is meaningful for output only; its payload is the raw bytes of output,
+//! and the CBOR of the body for everything else. These numbers are on disk: they never change.
+
+use outlive_core::event::{Body, Stream};
+
+/// Kind of output records.
+pub const KIND_OUTPUT: u8 = 6;
+
+/// Kind of the record that ends an attempt.
+pub const KIND_ATTEMPT_EXITED: u8 = 11;
+
+/// The record's kind for an event.
+pub const fn kind(body: &Body) -> u8 {
+    match body {
+        Body::SessionCreated(_) => 0,
+        Body::SessionUpdated(_) => 1,
+        Body::DesiredState(_) => 2,
+        Body::AttemptStarting(_) => 3,
+        Body::AttemptStarted { .. } => 4,
+        Body::SessionReady => 5,
+        Body::Output { .. } => KIND_OUTPUT,
+        Body::InputAccepted { .. } => 7,
+        Body::SignalSent { .. } => 8,
+        Body::TerminalResized { .. } => 9,
+        Body::AttemptStopping(_) => 10,
+        Body::AttemptExited(_) => KIND_ATTEMPT_EXITED,
+        Body::Backoff { .. } => 12,
+        Body::SessionFailed(_) => 13,
+        Body::SessionExpired => 14,
+        Body::SessionStopped => 15,
+        Body::SessionPaused => 16,
+        Body::SessionResumed => 17,
+        Body::SessionDeleted => 18,
+    }
+}
+
+/// The record's kinds that clients know by this `type`; empty when there is no such type.
+pub fn kinds_of(event_type: &str) -> &'static [u8] {
+    match event_type {
+        "session.created" => &[0],
+        "session.updated" => &[1],
+        "session.desired_state" => &[2],
+        "attempt.starting" => &[3],
+        "attempt.started" => &[4],
+        "session.ready" => &[5],
+        "output" => &[KIND_OUTPUT],
+        "input.accepted" => &[7],
+        "signal.sent" => &[8],
+        "terminal.resized" => &[9],
+        "attempt.stopping" => &[10],
+        "attempt.exited" => &[KIND_ATTEMPT_EXITED],
+        "session.backoff" => &[12],
+        "session.failed" => &[13],
+        "session.expired" => &[14],
+        "session.stopped" => &[15],
+        "session.paused" => &[16],
+        "session.resumed" => &[17],
+        "session.deleted" => &[18],
+        _ => &[],
+    }
+}
+
+/// The record's stream of output; every other record carries 0.
+pub const fn stream_code(stream: Stream) -> u8 {
+    match stream {
+        Stream::Stdout => 1,
+        Stream::Stderr => 2,
+        Stream::Pty => 3,
+    }
+}
+
+/// The stream of an output record.
+pub const fn stream_of(code: u8) -> Option<Stream> {
+    match code {
+        1 => Some(Stream::Stdout),
+        2 => Some(Stream::Stderr),
+        3 => Some(Stream::Pty),
+        _ => None,
+    }
+}
+
+/// The payload of a record that is not output.
+pub fn payload(body: &Body) -> Vec<u8> {
+    match minicbor::to_vec(body) {
+        Ok(bytes) => bytes,
+        Err(error) => unreachable!("writing to memory can't fail: {error}"),
+    }
+}
+
+/// The event of a record that is not output.
+pub fn body(payload: &[u8]) -> Result<Body, BadRecord> {
+    minicbor::decode(payload).map_err(|error| BadRecord(error.to_string()))
+}
+
+/// The payload is no event that this build knows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("journal record can't be read: {0}")]
+pub struct BadRecord(String);
+
+#[cfg(test)]
+mod tests {
+    use outlive_core::spec::DesiredState;
+
+    use super::*;
+    use crate::event;
+
+    #[test]
+    fn records_give_their_events_back() {
+        for stream in [Stream::Stdout, Stream::Stderr, Stream::Pty] {
+            assert_eq!(stream_of(stream_code(stream)), Some(stream));
+        }
+        for from in [
+            Body::DesiredState(DesiredState::Stopped),
+            Body::AttemptStarted { pid: 7 },
+            Body::SessionReady,
+            Body::Backoff { delay_ms: 250 },
+        ] {
+            assert_eq!(body(&payload(&from)), Ok(from.clone()));
+            assert_eq!(kinds_of(event::kind(&from)), &[kind(&from)]);
+        }
+        assert!(body(b"no event").is_err());
+    }
+
+    #[test]
+    fn every_type_but_the_gap_has_a_kind() {
+        for name in event::KINDS {
+            assert_eq!(kinds_of(name).is_empty(), name == "journal.gap", "{name}");
+        }
+    }
+}
