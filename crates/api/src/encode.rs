@@ -179,13 +179,14 @@ fn append_body(body: &Body, out: &mut Vec<u8>) {
             text_field("input_id", input_id, out);
             out.extend_from_slice(b",\"bytes\":");
             number((*bytes).into(), out);
-            out.extend_from_slice(if *eof {
+            out.extend_from_slice(if eof.is_some() {
                 b",\"eof\":true"
             } else {
                 b",\"eof\":false"
             });
         }
         Body::SignalSent { signal } => text_field("signal", &signal::name(*signal), out),
+        Body::StopEscalated => text_field("signal", &signal::name(crate::event::SIGKILL), out),
         Body::TerminalResized { rows, cols } => {
             out.extend_from_slice(b",\"rows\":");
             number((*rows).into(), out);

@@ -223,13 +223,13 @@ pub const fn kind(body: &Body) -> &'static str {
         Body::SessionReady => "session.ready",
         Body::Output { .. } => "output",
         Body::InputAccepted { .. } => "input.accepted",
-        Body::SignalSent { .. } => "signal.sent",
+        Body::SignalSent { .. } | Body::StopEscalated => "signal.sent",
         Body::TerminalResized { .. } => "terminal.resized",
         Body::AttemptStopping(_) => "attempt.stopping",
         Body::AttemptExited(_) => "attempt.exited",
         Body::Backoff { .. } => "session.backoff",
         Body::SessionFailed(_) => "session.failed",
-        Body::SessionExpired => "session.expired",
+        Body::SessionExpired(_) => "session.expired",
         Body::SessionStopped => "session.stopped",
         Body::SessionPaused => "session.paused",
         Body::SessionResumed => "session.resumed",
@@ -261,6 +261,9 @@ pub const KINDS: [&str; 20] = [
     "journal.gap",
 ];
 
+/// The signal that an escalated stop sends.
+pub(crate) const SIGKILL: u8 = 9;
+
 /// The `reason` of an event, if it has one.
 pub fn reason(body: &Body) -> Option<Cow<'static, str>> {
     Some(match body {
@@ -272,7 +275,9 @@ pub fn reason(body: &Body) -> Option<Cow<'static, str>> {
         Body::AttemptExited(end) => end_reason(end).into(),
         Body::Backoff { delay_ms } => time::go_duration(*delay_ms).into(),
         Body::SessionFailed(reason) => fail_reason(*reason).into(),
+        Body::SessionExpired(expiry) => expiry.as_str().into(),
         Body::SessionStopped => "runtime_recovery_policy".into(),
+        Body::StopEscalated => signal::name(SIGKILL),
         Body::SessionCreated(_)
         | Body::SessionUpdated(_)
         | Body::AttemptStarted { .. }
@@ -280,7 +285,6 @@ pub fn reason(body: &Body) -> Option<Cow<'static, str>> {
         | Body::Output { .. }
         | Body::InputAccepted { .. }
         | Body::TerminalResized { .. }
-        | Body::SessionExpired
         | Body::SessionPaused
         | Body::SessionResumed
         | Body::SessionDeleted => return None,
@@ -430,9 +434,10 @@ impl Event {
             } => {
                 self.input_id = Some(input_id.clone());
                 self.bytes = Some(*bytes);
-                self.eof = Some(*eof);
+                self.eof = Some(eof.is_some());
             }
             Body::SignalSent { signal } => self.signal = Some(signal::name(*signal).into_owned()),
+            Body::StopEscalated => self.signal = Some(signal::name(SIGKILL).into_owned()),
             Body::TerminalResized { rows, cols } => {
                 self.rows = Some(*rows);
                 self.cols = Some(*cols);

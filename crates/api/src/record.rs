@@ -29,11 +29,12 @@ pub const fn kind(body: &Body) -> u8 {
         Body::AttemptExited(_) => KIND_ATTEMPT_EXITED,
         Body::Backoff { .. } => 12,
         Body::SessionFailed(_) => 13,
-        Body::SessionExpired => 14,
+        Body::SessionExpired(_) => 14,
         Body::SessionStopped => 15,
         Body::SessionPaused => 16,
         Body::SessionResumed => 17,
         Body::SessionDeleted => 18,
+        Body::StopEscalated => 19,
     }
 }
 
@@ -48,7 +49,8 @@ pub fn kinds_of(event_type: &str) -> &'static [u8] {
         "session.ready" => &[5],
         "output" => &[KIND_OUTPUT],
         "input.accepted" => &[7],
-        "signal.sent" => &[8],
+        // An escalated stop is a signal that nobody asked for by name.
+        "signal.sent" => &[8, 19],
         "terminal.resized" => &[9],
         "attempt.stopping" => &[10],
         "attempt.exited" => &[KIND_ATTEMPT_EXITED],

@@ -8,6 +8,7 @@
 use minicbor::{Decode, Encode};
 
 use crate::{
+    session::EofMode,
     spec::{DesiredState, SessionSpec},
     time::Timestamp,
 };
@@ -86,6 +87,34 @@ pub enum StopReason {
     /// It did not become ready in time.
     #[n(5)]
     ReadinessTimeout,
+}
+
+impl StartReason {
+    /// As clients see it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::RestartPolicy => "restart_policy",
+            Self::DesiredStateRunning => "desired_state_running",
+            Self::AttemptCreated => "attempt_created",
+            Self::SpecUpdated => "spec_updated",
+            Self::RuntimeRecovered => "runtime_recovered",
+        }
+    }
+}
+
+impl StopReason {
+    /// As clients see it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::DesiredStateStopped => "desired_state_stopped",
+            Self::AttemptReplaced => "attempt_replaced",
+            Self::SpecReplaced => "spec_replaced",
+            Self::SessionDeleted => "session_deleted",
+            Self::SessionExpired => "session_expired",
+            Self::ReadinessTimeout => "readiness_timeout",
+        }
+    }
 }
 
 /// How a process ended, as the kernel told it.
@@ -169,6 +198,43 @@ pub enum AttemptEnd {
     RuntimeReplaced,
 }
 
+impl AttemptEnd {
+    /// Why it ended, as clients see it: the reason of the stop it answers to, else what the
+    /// status says by itself.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::StartFailed { .. } => "start_failed",
+            Self::RuntimeReplaced => "runtime_replaced",
+            Self::Exited {
+                stop: Some(reason), ..
+            } => reason.as_str(),
+            Self::Exited {
+                stop: None, status, ..
+            } => match status {
+                ExitStatus::Code(0) => "stopped",
+                // 128 + SIGKILL: how a shell reports that its child was killed.
+                ExitStatus::Signal { .. } | ExitStatus::Code(137) => "killed",
+                ExitStatus::Code(_) => "crashed",
+                ExitStatus::Unknown => "unknown",
+            },
+        }
+    }
+
+    /// Whether a restart policy of `on_failure` follows it up. What can't be shown to be a
+    /// success counts as a failure.
+    pub fn is_failure(&self) -> bool {
+        match self {
+            Self::StartFailed { .. }
+            | Self::Exited {
+                stop: Some(StopReason::ReadinessTimeout),
+                ..
+            } => true,
+            Self::Exited { status, .. } => *status != ExitStatus::Code(0),
+            Self::RuntimeReplaced => false,
+        }
+    }
+}
+
 /// Why a session failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Encode, Decode)]
 #[cbor(index_only)]
@@ -182,6 +248,39 @@ pub enum FailReason {
     /// It could not be started and is not restarted.
     #[n(2)]
     StartFailed,
+}
+
+impl FailReason {
+    /// As clients see it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RestartLimitExceeded => "restart_limit_exceeded",
+            Self::ReadinessTimeout => "readiness_timeout",
+            Self::StartFailed => "start_failed",
+        }
+    }
+}
+
+/// Which limit of a session passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Encode, Decode)]
+#[cbor(index_only)]
+pub enum Expiry {
+    /// Too long without activity.
+    #[n(0)]
+    IdleTimeout,
+    /// Too long since the creation.
+    #[n(1)]
+    MaxLifetime,
+}
+
+impl Expiry {
+    /// As clients see it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::IdleTimeout => "idle_timeout",
+            Self::MaxLifetime => "max_lifetime",
+        }
+    }
 }
 
 /// What an event says.
@@ -231,9 +330,9 @@ pub enum Body {
         /// Bytes accepted.
         #[n(2)]
         bytes: u32,
-        /// EOF follows the bytes.
+        /// End of input follows the bytes, and how.
         #[n(3)]
-        eof: bool,
+        eof: Option<EofMode>,
     },
     /// A signal was delivered.
     #[n(8)]
@@ -268,10 +367,10 @@ pub enum Body {
     /// The session gave up.
     #[n(13)]
     SessionFailed(#[n(0)] FailReason),
-    /// The idle timeout or lifetime passed.
+    /// The idle timeout or lifetime passed. The desired state is stopped from here on.
     #[n(14)]
-    SessionExpired,
-    /// The recovery policy keeps the session stopped.
+    SessionExpired(#[n(0)] Expiry),
+    /// The recovery policy keeps the session stopped. Its desired state is stopped from here on.
     #[n(15)]
     SessionStopped,
     /// The attempt's processes stand still.
@@ -283,6 +382,67 @@ pub enum Body {
     /// The session is deleted. Its last event; the files follow.
     #[n(18)]
     SessionDeleted,
+    /// The grace passed and the attempt's tree is still there: it is killed. Shown to clients as
+    /// `signal.sent` with `SIGKILL`.
+    #[n(19)]
+    StopEscalated,
+}
+
+impl Body {
+    /// Whether the event counts as activity, which is what the idle timeout watches: output,
+    /// accepted input, signal, resize, start and exit of an attempt.
+    pub fn is_activity(&self) -> bool {
+        match self {
+            Self::Output { .. }
+            | Self::InputAccepted { .. }
+            | Self::SignalSent { .. }
+            | Self::TerminalResized { .. }
+            | Self::AttemptStarting(_)
+            | Self::AttemptStarted { .. }
+            | Self::AttemptExited(_) => true,
+            Self::SessionCreated(_)
+            | Self::SessionUpdated(_)
+            | Self::DesiredState(_)
+            | Self::SessionReady
+            | Self::AttemptStopping(_)
+            | Self::Backoff { .. }
+            | Self::SessionFailed(_)
+            | Self::SessionExpired(_)
+            | Self::SessionStopped
+            | Self::SessionPaused
+            | Self::SessionResumed
+            | Self::SessionDeleted
+            | Self::StopEscalated => false,
+        }
+    }
+
+    /// Whether it must be on disk before anybody hears of it: creation, update, deletion and
+    /// desired state of the session, start and end of an attempt, and what decides about the
+    /// next one.
+    pub fn is_durable(&self) -> bool {
+        match self {
+            Self::SessionCreated(_)
+            | Self::SessionUpdated(_)
+            | Self::DesiredState(_)
+            | Self::AttemptStarting(_)
+            | Self::AttemptExited(_)
+            | Self::SessionExpired(_)
+            | Self::SessionStopped
+            | Self::SessionDeleted => true,
+            Self::AttemptStarted { .. }
+            | Self::SessionReady
+            | Self::Output { .. }
+            | Self::InputAccepted { .. }
+            | Self::SignalSent { .. }
+            | Self::TerminalResized { .. }
+            | Self::AttemptStopping(_)
+            | Self::Backoff { .. }
+            | Self::SessionFailed(_)
+            | Self::SessionPaused
+            | Self::SessionResumed
+            | Self::StopEscalated => false,
+        }
+    }
 }
 
 /// The facts of a creation.

@@ -17,7 +17,12 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 pub mod event;
+pub mod hash;
 pub mod id;
+pub mod limits;
+pub mod readiness;
+pub mod receipt;
+pub mod restart;
 pub mod session;
 pub mod spec;
 pub mod time;

@@ -1,297 +1,361 @@
-//! The session machine's vocabulary: phases, inputs, decisions, refusals.
+//! The session machine: one supervised command, from its creation to its deletion.
+//!
+//! [`Session`] is the state. [`Session::decide`] says what an [`Input`] means now and changes
+//! nothing; [`Session::apply`] takes an event and is the only thing that changes a session. So
+//! replaying a journal and living through it give the same state.
+//!
+//! ```text
+//!  created ──► pending ─────────────────┐ start: desired running, new attempt, update
+//!                                       ▼
+//!        ┌──────────────────────────► starting ──ready──► running
+//!        │ due                          │   │ exit           │ │
+//!     backoff ◄──restart policy──┬──────┼───┴────────────────┘ │ stop, replace, delete,
+//!        │                       │      │ not ready in time    │ expiry, new specification
+//!        │ stop                  │      └──────────► stopping ◄┘
+//!        ▼                       │                     │ exit of the whole tree
+//!     stopped ◄──────────────────┼─────────────────────┤
+//!     exited, failed ◄───────────┘   ◄── not restarted ┴──► starting, when it was replaced
+//!
+//!  any live stage ──runtime gone──► suspended ──new runtime──► starting | stopped
+//!  starting, running, stopping, backoff, while frozen: shown as paused, their clocks stand still
+//! ```
+//!
+//! What the driver does around it:
+//!
+//! 1. `decide`; a [`Rejection`] goes back to the caller and nothing happened.
+//! 2. Append the events, numbered by [`Session::attempt_numbers`]; sync if one
+//!    [is durable](crate::event::Body::is_durable). A decision with [`Decision::roll`] changes
+//!    the generation in the middle.
+//! 3. `apply` each, then perform the effects in order.
+//! 4. Arm a timer for [`Session::next_deadline`] and give [`Input::DeadlinePassed`] when it is
+//!    due.
+//!
+//! Output is no decision: the pump appends it, then the driver applies it.
 
-use std::time::Duration;
+mod apply;
+mod decide;
+mod recovery;
+mod state;
+mod words;
 
 use minicbor::{Decode, Encode};
 
+pub use crate::limits::KILL_WAIT;
 use crate::{
-    event::{AttemptEnd, Body, StartReason},
-    id::{AttemptId, Generation},
-    spec::{DesiredState, Retention, SessionSpec},
+    event::{Body, Created, Event, StartReason, StopReason},
+    hash::Digest128,
+    id::{AttemptId, Generation, SessionId},
+    restart::RestartWindow,
+    spec::{DesiredState, SessionSpec},
     time::Timestamp,
 };
+pub use state::{Attempt, Phase, TerminalSize};
+use state::{Existence, Live, Owed, Stage};
+pub use words::{Decision, Effect, EofMode, Input, Rejection, ReplaceCurrent, Roll};
 
-/// What the supervisor observes of a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Encode, Decode)]
-#[cbor(index_only)]
-pub enum Phase {
-    /// Created; nothing was started.
-    #[n(0)]
-    Pending,
-    /// An attempt is being started or is not ready yet.
-    #[n(1)]
-    Starting,
-    /// The attempt is ready.
-    #[n(2)]
-    Running,
-    /// A restart is scheduled.
-    #[n(3)]
-    Backoff,
-    /// The attempt is being ended.
-    #[n(4)]
-    Stopping,
-    /// No attempt runs, by request.
-    #[n(5)]
-    Stopped,
-    /// The attempt ended and is not restarted.
-    #[n(6)]
-    Exited,
-    /// Start, readiness or the restart limit failed.
-    #[n(7)]
-    Failed,
-    /// The processes stand still.
-    #[n(8)]
-    Paused,
-    /// The attempt ended with its runtime; recovery decides.
-    #[n(9)]
-    Suspended,
-}
-
-/// One attempt: what is known of it.
+/// A session: everything that its events say, and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub struct Attempt {
-    /// 1 for the first.
+pub struct Session {
     #[n(0)]
-    pub number: u32,
-    /// The runtime it runs or ran in.
+    id: SessionId,
     #[n(1)]
-    pub generation: Generation,
-    /// Why it was started.
+    generation: Generation,
     #[n(2)]
-    pub reason: StartReason,
-    /// When its start was journalled.
+    spec: SessionSpec,
     #[n(3)]
-    pub starting_at: Timestamp,
-    /// Process id inside the sandbox; none before the start.
+    spec_version: u64,
     #[n(4)]
-    pub pid: Option<u32>,
-    /// When its process ran.
+    handle: Option<String>,
     #[n(5)]
-    pub started_at: Option<Timestamp>,
-    /// When it ended.
+    idempotency_key: Option<String>,
+    /// Of the specification of the creation itself, whatever it was changed to since.
     #[n(6)]
-    pub finished_at: Option<Timestamp>,
-    /// How it ended.
+    created_digest: Digest128,
     #[n(7)]
-    pub end: Option<AttemptEnd>,
-}
-
-/// Whether `new attempt` may end the one that runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Encode, Decode)]
-#[cbor(index_only)]
-pub enum ReplaceCurrent {
-    /// Refuse while one runs.
-    #[n(0)]
-    No,
-    /// End it first.
-    #[n(1)]
-    Yes,
-}
-
-/// What to do about end of input on a terminal in raw mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Encode, Decode)]
-#[cbor(index_only)]
-pub enum EofMode {
-    /// Send the EOF character; refuse in raw mode.
-    #[n(0)]
-    Character,
-    /// Hang the terminal up.
-    #[n(1)]
-    Hangup,
-}
-
-/// What reaches the machine: commands of users, and facts of the outside.
-///
-/// Identifiers named `expected` come from callers who want to be refused when the attempt
-/// changed under them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
-    /// A user replaces the whole specification.
-    Update(Box<SessionSpec>),
-    /// A user sets the desired state.
-    SetDesiredState(DesiredState),
-    /// A user asks for a new attempt.
-    NewAttempt(ReplaceCurrent),
-    /// A user writes to the attempt. Receipts were looked up before: this id is new.
-    Write {
-        /// The attempt the caller means.
-        expected: Option<AttemptId>,
-        /// The caller's id, 1 to 128 characters.
-        input_id: String,
-        /// Digest over attempt, bytes and EOF.
-        digest: u64,
-        /// How many bytes.
-        bytes: u32,
-        /// EOF after them.
-        eof: bool,
-    },
-    /// A user signals the attempt.
-    Signal {
-        /// The attempt the caller means.
-        expected: Option<AttemptId>,
-        /// 1 to 64.
-        signal: u8,
-    },
-    /// A user resizes the terminal.
-    Resize {
-        /// The attempt the caller means.
-        expected: Option<AttemptId>,
-        /// Lines, 1 or more.
-        rows: u16,
-        /// Columns, 1 or more.
-        cols: u16,
-    },
-    /// A user deletes the session.
-    Delete,
-    /// The process of the current attempt runs.
-    Started {
-        /// Process id inside the sandbox.
-        pid: u32,
-    },
-    /// The process of the current attempt could not be started.
-    StartFailed {
-        /// Why, in words for the user.
-        message: String,
-    },
-    /// The readiness bytes were seen in the current attempt's output.
-    OutputMatched,
-    /// The current attempt's process ended and its output is drained.
-    Exited {
-        /// Its end; `stop` and readiness are filled in by the machine.
-        end: AttemptEnd,
-    },
-    /// `next_deadline` passed.
-    DeadlinePassed,
-    /// All processes of the attempt stand still.
-    Frozen,
-    /// They go on.
-    Thawed,
-    /// The runtime is about to be released: the tree of the attempt is gone.
-    Released,
-    /// A new runtime took over; the attempt of the old one, if any, is gone.
-    RuntimeStarted(Generation),
-}
-
-/// What the driver does after the decision's events are journalled and applied.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
-    /// Start the process of attempt `number` with the current specification.
-    Spawn {
-        /// The attempt.
-        number: u32,
-    },
-    /// Send the stop signal (TERM) to the attempt's processes; `Kill` follows by deadline.
-    Terminate,
-    /// Kill the attempt's whole tree.
-    Kill,
-    /// Put the accepted bytes into the attempt's input queue.
-    Write,
-    /// Signal the attempt's processes.
-    Signal {
-        /// 1 to 64.
-        signal: u8,
-    },
-    /// Set the terminal's size.
-    Resize {
-        /// Lines.
-        rows: u16,
-        /// Columns.
-        cols: u16,
-    },
-    /// Apply new retention limits to the journal.
-    SetRetention(Retention),
-    /// Remove the session's files.
-    Remove,
-}
-
-/// Events to journal and what to do then.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Decision {
-    /// In order; one batch, one sync. Seq and time are given by the appender.
-    pub events: Vec<Body>,
-    /// In order, after the events are applied.
-    pub effects: Vec<Effect>,
-}
-
-/// A request that makes no sense now. Nothing was journalled.
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode, thiserror::Error)]
-pub enum Rejection {
-    /// The caller means another attempt.
-    #[n(0)]
-    #[error("session attempt mismatch")]
-    AttemptMismatch {
-        /// The one named.
-        #[n(0)]
-        expected: AttemptId,
-        /// The current one, if any.
-        #[n(1)]
-        current: Option<AttemptId>,
-    },
-    /// No attempt runs.
-    #[n(1)]
-    #[error("session is not running")]
-    NotRunning {
-        /// The phase it is in.
-        #[n(0)]
-        phase: Phase,
-    },
-    /// An attempt runs and may not be replaced.
-    #[n(2)]
-    #[error("session already has a running attempt")]
-    AlreadyRunning,
-    /// Input after EOF.
-    #[n(3)]
-    #[error("session input is closed")]
-    InputClosed,
-    /// A terminal call on a pipe session.
-    #[n(4)]
-    #[error("session has no terminal")]
-    NoTerminal,
-    /// A start after the lifetime passed.
-    #[n(5)]
-    #[error("session lifetime has passed")]
-    LifetimePassed,
-    /// The session is being deleted.
-    #[n(6)]
-    #[error("session is being deleted")]
-    Deleting,
-    /// The id was used for other content.
-    #[n(7)]
-    #[error("input id was already used with different content")]
-    InputConflict,
-    /// The attempt's input queue is full.
+    created_at: Timestamp,
     #[n(8)]
-    #[error("input buffer full")]
-    InputBufferFull,
-    /// EOF on a terminal in raw mode.
+    updated_at: Timestamp,
     #[n(9)]
-    #[error("terminal is in raw mode and has no end of file; use eof_mode \"hangup\"")]
-    RawTerminal,
-    /// The idempotency key belongs to another creation.
+    last_activity_at: Timestamp,
+    /// `last_activity_at` in awake time: what the idle timeout counts from.
     #[n(10)]
-    #[error("idempotency key was already used with a different specification")]
-    IdempotencyConflict,
-    /// No such session.
+    idle_since: Timestamp,
     #[n(11)]
-    #[error("session not found")]
-    NotFound,
-    /// As many sessions as a sandbox may have.
+    frozen_at: Option<Timestamp>,
     #[n(12)]
-    #[error("sandbox has {limit} sessions, the most it may have")]
-    TooManySessions {
-        /// The limit.
-        #[n(0)]
-        limit: u32,
-    },
-    /// The name of a named session can't change.
+    existence: Existence,
     #[n(13)]
-    #[error("the name of a named session can't be changed")]
-    NameImmutable,
-    /// The sandbox is being released.
+    stage: Stage,
     #[n(14)]
-    #[error("sandbox is pausing")]
-    Releasing,
+    owed: Option<Owed>,
+    /// Oldest first; the last is the current or newest one.
+    #[n(15)]
+    attempts: Vec<Attempt>,
+    #[n(16)]
+    restart_count: u64,
+    #[n(17)]
+    window: RestartWindow,
+    #[n(18)]
+    last_seq: u64,
 }
 
-/// Longest wait for a tree to be gone after the kill.
-pub const KILL_WAIT: Duration = Duration::from_secs(5);
+/// Version of the checkpoint's encoding.
+const CHECKPOINT_VERSION: u32 = 1;
+
+/// A checkpoint that can't be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckpointError {
+    /// It was written by a newer build.
+    #[error("checkpoint version {0} is newer than this build")]
+    Version(u32),
+    /// It is no checkpoint.
+    #[error("malformed checkpoint: {0}")]
+    Malformed(String),
+}
+
+impl Session {
+    /// Decides a creation. The first event becomes the session by [`Session::from_created`]; the
+    /// others are applied to it.
+    pub fn create(created: Created) -> Decision {
+        let starts = created.spec.lifecycle.desired_state == DesiredState::Running;
+        let mut decision = Decision::event(Body::SessionCreated(Box::new(created)));
+        if starts {
+            decision
+                .events
+                .push(Body::AttemptStarting(StartReason::Created));
+            decision.effects.push(Effect::Spawn { number: 1 });
+        }
+        decision
+    }
+
+    /// The session that `event` made; none when it is no creation.
+    pub fn from_created(id: SessionId, generation: Generation, event: &Event) -> Option<Self> {
+        let created = match &event.body {
+            Body::SessionCreated(created) => created,
+            Body::SessionUpdated(_)
+            | Body::DesiredState(_)
+            | Body::AttemptStarting(_)
+            | Body::AttemptStarted { .. }
+            | Body::SessionReady
+            | Body::Output { .. }
+            | Body::InputAccepted { .. }
+            | Body::SignalSent { .. }
+            | Body::TerminalResized { .. }
+            | Body::AttemptStopping(_)
+            | Body::AttemptExited(_)
+            | Body::Backoff { .. }
+            | Body::SessionFailed(_)
+            | Body::SessionExpired(_)
+            | Body::SessionStopped
+            | Body::SessionPaused
+            | Body::SessionResumed
+            | Body::SessionDeleted
+            | Body::StopEscalated => return None,
+        };
+        let owed = match created.spec.lifecycle.desired_state {
+            DesiredState::Running => Some(Owed::Start(StartReason::Created)),
+            DesiredState::Stopped => None,
+        };
+        Some(Self {
+            id,
+            generation,
+            created_digest: created.spec.digest(),
+            spec: created.spec.clone(),
+            spec_version: 1,
+            handle: created.handle.clone(),
+            idempotency_key: created.idempotency_key.clone(),
+            created_at: event.at,
+            updated_at: event.at,
+            last_activity_at: event.at,
+            idle_since: event.at,
+            frozen_at: None,
+            existence: Existence::Alive,
+            stage: Stage::Pending,
+            owed,
+            attempts: Vec::new(),
+            restart_count: 0,
+            window: RestartWindow::default(),
+            last_seq: event.seq,
+        })
+    }
+
+    /// The state as bytes.
+    pub fn checkpoint(&self) -> Vec<u8> {
+        minicbor::to_vec((CHECKPOINT_VERSION, self)).expect("encoding to memory can't fail")
+    }
+
+    /// The state from bytes.
+    pub fn restore(bytes: &[u8]) -> Result<Self, CheckpointError> {
+        let malformed =
+            |error: minicbor::decode::Error| CheckpointError::Malformed(error.to_string());
+        let mut decoder = minicbor::Decoder::new(bytes);
+        decoder.array().map_err(malformed)?;
+        let version = decoder.u32().map_err(malformed)?;
+        if version > CHECKPOINT_VERSION {
+            return Err(CheckpointError::Version(version));
+        }
+        decoder.decode().map_err(malformed)
+    }
+
+    /// Its identifier.
+    pub fn id(&self) -> &SessionId {
+        &self.id
+    }
+
+    /// The specification in force.
+    pub fn spec(&self) -> &SessionSpec {
+        &self.spec
+    }
+
+    /// 1 at first, one more at each update, desired-state call and attempts call.
+    pub fn spec_version(&self) -> u64 {
+        self.spec_version
+    }
+
+    /// What the supervisor observes.
+    pub fn phase(&self) -> Phase {
+        let frozen = self.frozen_at.is_some();
+        match &self.stage {
+            Stage::Starting(_)
+            | Stage::Running(_)
+            | Stage::Stopping(..)
+            | Stage::Backoff { .. }
+                if frozen =>
+            {
+                Phase::Paused
+            }
+            Stage::Pending => Phase::Pending,
+            Stage::Starting(_) => Phase::Starting,
+            Stage::Running(_) => Phase::Running,
+            Stage::Stopping(..) => Phase::Stopping,
+            Stage::Backoff { .. } => Phase::Backoff,
+            Stage::Stopped => Phase::Stopped,
+            Stage::Exited => Phase::Exited,
+            Stage::Failed => Phase::Failed,
+            Stage::Suspended => Phase::Suspended,
+        }
+    }
+
+    /// The runtime that the newest segment of its journal belongs to.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Unique name in the sandbox, for sessions of the named dialect.
+    pub fn handle(&self) -> Option<&str> {
+        self.handle.as_deref()
+    }
+
+    /// The key of its creation.
+    pub fn idempotency_key(&self) -> Option<&str> {
+        self.idempotency_key.as_deref()
+    }
+
+    /// Digest of the specification that its creation asked for.
+    pub fn created_digest(&self) -> Digest128 {
+        self.created_digest
+    }
+
+    /// The current or newest attempt; none before the first.
+    pub fn attempt(&self) -> Option<&Attempt> {
+        self.attempts.last()
+    }
+
+    /// The attempt that lives: it was started and its end was not journalled yet.
+    pub fn live_attempt(&self) -> Option<&Attempt> {
+        self.stage.live().and(self.attempts.last())
+    }
+
+    /// The newest attempts, oldest first, [`ATTEMPTS_KEPT_MAX`](crate::limits::ATTEMPTS_KEPT_MAX)
+    /// at most.
+    pub fn attempts(&self) -> &[Attempt] {
+        &self.attempts
+    }
+
+    /// Identifier of the current or newest attempt.
+    pub fn attempt_id(&self) -> Option<AttemptId> {
+        self.attempt()
+            .map(|attempt| AttemptId::derive(&self.id, attempt.number))
+    }
+
+    /// Why the current or newest attempt ended or is being ended, as clients see it.
+    pub fn attempt_reason(&self) -> Option<&'static str> {
+        match (self.stopping(), self.attempt()?.end.as_ref()) {
+            (_, Some(end)) => Some(end.reason()),
+            (stopping, None) => stopping.map(StopReason::as_str),
+        }
+    }
+
+    /// The stop that is under way.
+    pub fn stopping(&self) -> Option<StopReason> {
+        self.stage.stop().map(|stop| stop.reason)
+    }
+
+    /// Size of the live attempt's terminal; none with pipes or without a live attempt.
+    pub fn terminal_size(&self) -> Option<TerminalSize> {
+        self.stage.live().and_then(|live| live.terminal)
+    }
+
+    /// Restarts by policy since the creation; never goes back.
+    pub fn restart_count(&self) -> u64 {
+        self.restart_count
+    }
+
+    /// When it was created.
+    pub fn created_at(&self) -> Timestamp {
+        self.created_at
+    }
+
+    /// Time of the newest event that is no output.
+    pub fn updated_at(&self) -> Timestamp {
+        self.updated_at
+    }
+
+    /// Time of the newest output, accepted input, signal, resize, start or exit.
+    pub fn last_activity_at(&self) -> Timestamp {
+        self.last_activity_at
+    }
+
+    /// Number of the newest event that was applied.
+    pub fn last_seq(&self) -> u64 {
+        self.last_seq
+    }
+
+    /// Whether its deletion was journalled.
+    pub fn is_deleted(&self) -> bool {
+        self.existence == Existence::Deleted
+    }
+
+    /// Whether its processes stand still.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen_at.is_some()
+    }
+
+    /// Number of the next attempt.
+    fn next_number(&self) -> u32 {
+        self.attempt()
+            .map_or(1, |attempt| attempt.number.saturating_add(1))
+    }
+
+    /// The attempt number that each of these events carries: the newest attempt's, until one of
+    /// them starts the next.
+    pub fn attempt_numbers(&self, events: &[Body]) -> Vec<u32> {
+        let mut number = self.attempt().map_or(0, |attempt| attempt.number);
+        events
+            .iter()
+            .map(|body| {
+                if matches!(body, Body::AttemptStarting(_)) {
+                    number = number.saturating_add(1);
+                }
+                number
+            })
+            .collect()
+    }
+
+    fn live_of_spec(&self) -> Live {
+        Live {
+            terminal: self.spec.io.terminal_size(),
+            ..Live::default()
+        }
+    }
+}

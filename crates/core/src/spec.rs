@@ -8,6 +8,17 @@ use std::{collections::BTreeMap, time::Duration};
 
 use minicbor::{Decode, Encode};
 
+use crate::{
+    hash::{Digest128, StableHasher},
+    session::TerminalSize,
+};
+pub use raw::{
+    IoMode, RawIo, RawLifecycle, RawReadiness, RawRestart, RawRetention, RawSpec, RawTerminal,
+    ReadinessKind, SpecError, SpecProblem, check_idempotency_key,
+};
+
+mod raw;
+
 /// How a session's standard streams are connected.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub enum Io {
@@ -208,9 +219,56 @@ pub struct SessionSpec {
     pub retention: Retention,
 }
 
+impl Io {
+    /// The size that a new attempt's terminal has; none with pipes.
+    pub fn terminal_size(&self) -> Option<TerminalSize> {
+        match self {
+            Self::Pipes => None,
+            Self::Pty(terminal) => Some(TerminalSize {
+                rows: terminal.rows,
+                cols: terminal.cols,
+            }),
+        }
+    }
+}
+
+impl SessionSpec {
+    /// A digest of the whole specification, stable over machines and versions.
+    pub fn digest(&self) -> Digest128 {
+        let bytes = minicbor::to_vec(self).expect("encoding to memory can't fail");
+        StableHasher::new().piece(&bytes).finish128()
+    }
+
+    /// Whether a process started by `self` has to be replaced to honour `other`.
+    pub fn same_process(&self, other: &Self) -> bool {
+        self.command == other.command
+            && self.cwd == other.cwd
+            && self.env == other.env
+            && self.io == other.io
+            && self.readiness == other.readiness
+    }
+}
+
+impl Restart {
+    /// The longest delay.
+    pub fn backoff_max(&self) -> Duration {
+        Duration::from_millis(u64::from(self.backoff_ms_max))
+    }
+}
+
 impl Lifecycle {
     /// The grace between the stop signal and the kill.
     pub fn stop_grace(&self) -> Duration {
         Duration::from_secs(u64::from(self.stop_grace_seconds))
+    }
+
+    /// How long without activity; none is for ever.
+    pub fn idle_timeout(&self) -> Option<Duration> {
+        (self.idle_timeout_seconds > 0).then(|| Duration::from_secs(self.idle_timeout_seconds))
+    }
+
+    /// How long after the creation; none is for ever.
+    pub fn max_lifetime(&self) -> Option<Duration> {
+        (self.max_lifetime_seconds > 0).then(|| Duration::from_secs(self.max_lifetime_seconds))
     }
 }
