@@ -1,0 +1,9 @@
+//! HTTP as every dialect uses it: envelopes, bodies, queries, request ids, slow sockets.
+//!
+//! axum's own rejections are plain text, which the vendor's clients can't read; everything here
+//! answers with the envelope instead.
+
+pub mod extract;
+pub mod reply;
+pub mod request_id;
+pub mod stall;
