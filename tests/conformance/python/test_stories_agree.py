@@ -1,0 +1,15 @@
+"""The suites of all languages tell the same stories."""
+
+from pathlib import Path
+
+import test_stories_life
+import test_stories_sandbox
+import test_stories_session
+
+
+def test_stories_are_those_of_every_language():
+    listed = (Path(__file__).parents[1] / "stories.txt").read_text().split()
+    told = [name.removeprefix("test_")
+            for module in (test_stories_sandbox, test_stories_session, test_stories_life)
+            for name in vars(module) if name.startswith("test_")]
+    assert sorted(told) == sorted(listed)

@@ -1,0 +1,92 @@
+"""Nothing is lost while the supervisor, the server, or both are killed with -9 (cases J5, S17, S20)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from clients import Follower, Typist, retried
+from lines import EXIT_CODE, Check, command
+from outlive_testing import processes
+from outlive_testing.api import Api, output, payload
+from outlive_testing.server import Server, wait_until
+
+RETENTION = {"max_bytes": 1 << 40}
+# Each mode: how fast the child writes, and how long our processes live between two kills.
+MODES = {
+    "throttled": (100_000_000, (0.010, 0.500)),
+    "flood": (0, (0.001, 0.016)),
+}
+
+
+def kill_supervisor(sandbox) -> None:
+    """Kills the supervisor and waits until the next one answers."""
+    def victim():
+        found = processes.supervisors(sandbox.id)
+        return found[0] if found else None
+
+    old = wait_until(victim, 30, "a supervisor")
+    processes.kill(old)
+    wait_until(lambda: victim() not in (None, old), 30, "the next supervisor")
+
+
+def kill(target: str, server: Server, sandbox) -> None:
+    if target in ("supervisor", "both"):
+        kill_supervisor(sandbox)
+    if target in ("server", "both"):
+        server.restart()
+    retried(sandbox.sessions)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("io", ["pipes", "pty"])
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_is_lost(mode, io, kills, dice):
+    rate, pause = MODES[mode]
+    newline = b"\r\n" if io == "pty" else b"\n"
+    with Server() as server:
+        sandbox = Api(server).sandbox()
+        writer = sandbox.session(*command(rate), pty=io == "pty", event_retention=RETENTION)
+        echo = sandbox.sh("stty raw -echo 2>/dev/null; exec cat", pty=io == "pty")
+        followed = Check(newline)
+        follower, typist = Follower(writer, followed.feed), Typist(echo)
+        follower.start()
+        typist.start()
+
+        pid = writer.made["attempt"]["pid"]
+        for _ in range(kills):
+            time.sleep(dice.uniform(*pause))
+            kill(dice.choice(("supervisor", "server", "both")), server, sandbox)
+        now = retried(writer.get)
+        assert now["attempt"]["number"] == 1, "the child was restarted"
+        assert now["attempt"]["pid"] == pid
+
+        retried(lambda: writer.signal("USR1"))
+        end = follower.finish(900)
+        followed.finish()
+        assert end["exit_code"] == EXIT_CODE
+        assert follower.connections > kills // 3, "the client was never disconnected"
+        check_pages(writer, Check(newline), followed)
+        typist.finish()
+        last = Typist.line(typist.acknowledged[-1])
+        echo.wait_output(last.rstrip(b"\n"), 30)
+        typist.check(output(echo.events()))
+        print(f"\n{mode} {io}: {kills} kills, {followed.bytes} bytes, {follower.seq} events, "
+              f"{follower.connections} connections, {len(typist.acknowledged)} inputs "
+              f"({len(typist.uncertain)} uncertain), sha256 {followed.digest.hexdigest()}")
+
+
+def check_pages(writer, paged: Check, followed: Check) -> None:
+    """The journal read page by page holds the same bytes under the same numbers."""
+    seq = 0
+    while True:
+        page = writer.page(after=seq, limit=100) if seq else writer.page(limit=100)
+        for event in page["events"]:
+            assert event["seq"] == seq + 1, f"seq {event['seq']} follows {seq}"
+            seq = event["seq"]
+            if event["type"] == "output":
+                paged.feed(payload(event))
+        if seq >= page["cursor"]["latest"]:
+            break
+    paged.finish()
+    assert paged.digest.hexdigest() == followed.digest.hexdigest()
