@@ -1,1 +1,7 @@
-fn main() {}
+//! The binary `outlive`: the whole of it is in the library, so that tests can look at it.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    outlive_cli::main()
+}

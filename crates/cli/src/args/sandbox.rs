@@ -1,0 +1,154 @@
+//! Arguments of `sandbox`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Statuses of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Status {
+    /// Being made.
+    Starting,
+    /// Its runtime runs.
+    Running,
+    /// Its runtime was given back; the disk and the journals are kept.
+    Paused,
+    /// Being deleted.
+    Terminating,
+    /// Its runtime could not be started.
+    Failed,
+}
+
+impl Status {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Terminating => "terminating",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What `create` and `update` can set.
+#[derive(Debug, Clone, Default, PartialEq, Args)]
+pub struct SandboxConfig {
+    /// Pause it this many seconds after its last refresh.
+    #[arg(long, value_name = "SECONDS")]
+    pub ttl: Option<u64>,
+    /// Delete it this many seconds after its last refresh.
+    #[arg(long, value_name = "SECONDS")]
+    pub hard_ttl: Option<u64>,
+    /// Whether a call to a paused sandbox resumes it.
+    #[arg(long, value_name = "BOOL")]
+    pub auto_resume: Option<bool>,
+    /// Memory limit, as in 512Mi.
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// CPU limit in cores, as in 0.5.
+    #[arg(long, value_name = "CORES")]
+    pub cpu: Option<String>,
+    /// Most processes.
+    #[arg(long, value_name = "COUNT")]
+    pub pids: Option<u32>,
+    /// Variable for every session; `KEY` alone takes the value from here. May be repeated.
+    #[arg(short, long = "env", value_name = "KEY[=VALUE]")]
+    pub env: Vec<String>,
+    /// The whole `config` object from a YAML or JSON file, `-` for standard input.
+    #[arg(short = 'f', long = "config-file", value_name = "FILE", conflicts_with_all = [
+        "ttl", "hard_ttl", "auto_resume", "memory", "cpu", "pids", "env"
+    ])]
+    pub file: Option<PathBuf>,
+}
+
+/// One sandbox.
+#[derive(Debug, Args)]
+pub struct OneSandbox {
+    /// The sandbox's id.
+    #[arg(value_name = "SANDBOX")]
+    pub sandbox: String,
+}
+
+/// The commands of `sandbox`.
+#[derive(Debug, Subcommand)]
+pub enum Sandbox {
+    /// Make a sandbox.
+    #[command(after_help = "Example:\n  outlive sandbox create --memory 512Mi -e STAGE=test")]
+    Create {
+        /// What it is made from.
+        #[arg(short, long, default_value = "default", value_name = "NAME")]
+        template: String,
+        /// Its settings.
+        #[command(flatten)]
+        config: SandboxConfig,
+    },
+    /// List sandboxes; never wakes one.
+    #[command(
+        visible_alias = "ls",
+        after_help = "Example:\n  outlive sandbox list --status running"
+    )]
+    List {
+        /// Only those with this status.
+        #[arg(long, value_enum)]
+        status: Option<Status>,
+        /// Only those made from this template.
+        #[arg(long, value_name = "NAME")]
+        template_id: Option<String>,
+        /// Only paused ones (true) or the others (false).
+        #[arg(long, value_name = "BOOL")]
+        paused: Option<bool>,
+        /// Most sandboxes, 1 to 200.
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+        /// Skip this many.
+        #[arg(long, default_value_t = 0)]
+        offset: u64,
+    },
+    /// Show a sandbox; never wakes it.
+    #[command(after_help = "Example:\n  outlive sandbox get sbx-0a1b2c3d-4e5")]
+    Get(OneSandbox),
+    /// Show a sandbox's status; never wakes it.
+    #[command(after_help = "Example:\n  outlive sandbox status sbx-0a1b2c3d-4e5")]
+    Status(OneSandbox),
+    /// Change a sandbox's settings.
+    #[command(after_help = "Example:\n  outlive sandbox update sbx-0a1b2c3d-4e5 --ttl 3600")]
+    Update {
+        /// Which.
+        #[command(flatten)]
+        target: OneSandbox,
+        /// The new settings.
+        #[command(flatten)]
+        config: SandboxConfig,
+    },
+    /// Give its runtime back: every process ends, disk and journals stay.
+    #[command(after_help = "Example:\n  outlive sandbox pause sbx-0a1b2c3d-4e5")]
+    Pause(OneSandbox),
+    /// Start its next runtime; sessions recover by their own policy.
+    #[command(after_help = "Example:\n  outlive sandbox resume sbx-0a1b2c3d-4e5")]
+    Resume(OneSandbox),
+    /// Put its expiry off.
+    #[command(after_help = "Example:\n  outlive sandbox refresh sbx-0a1b2c3d-4e5 --duration 3600")]
+    Refresh {
+        /// Which.
+        #[command(flatten)]
+        target: OneSandbox,
+        /// From now on, seconds [default: its ttl].
+        #[arg(long, value_name = "SECONDS")]
+        duration: Option<u64>,
+    },
+    /// Delete a sandbox with its disk, sessions and journals.
+    #[command(
+        visible_alias = "rm",
+        after_help = "Example:\n  outlive sandbox delete sbx-0a1b2c3d-4e5"
+    )]
+    Delete(OneSandbox),
+    /// The same as `outlive session`.
+    #[command(
+        subcommand,
+        hide = true,
+        after_help = "Example:\n  outlive sandbox session list sbx-0a1b2c3d-4e5"
+    )]
+    Session(super::session::Session),
+}

@@ -1,0 +1,74 @@
+//! Arguments of `serve`, `demo` and `doctor`.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::{Args, ValueEnum};
+
+/// What runs a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RuntimeKind {
+    /// Linux namespaces: isolated.
+    Namespace,
+    /// Plain processes of this user: no isolation.
+    Process,
+}
+
+impl RuntimeKind {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespace",
+            Self::Process => "process",
+        }
+    }
+}
+
+/// Arguments of `serve`.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Address to listen on; port 0 picks a free one.
+    #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDR")]
+    pub listen: SocketAddr,
+
+    /// Folder for everything the server keeps. Once it answers, DIR/endpoint holds its URL and
+    /// DIR/admin.token a key [default: /var/lib/outlive as root, else `~/.local/share/outlive`].
+    #[arg(long, env = "OUTLIVE_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+
+    /// What runs the sandboxes [default: namespace where this machine can, else process].
+    #[arg(long, env = "OUTLIVE_RUNTIME", value_enum, value_name = "KIND")]
+    pub runtime: Option<RuntimeKind>,
+
+    /// The `outlive-agent` program [default: beside this program].
+    #[arg(long, env = "OUTLIVE_AGENT", value_name = "FILE")]
+    pub agent: Option<PathBuf>,
+
+    /// What to log, to standard error: a level, or filters as in `info,outlive_server=debug`.
+    #[arg(
+        long,
+        env = "OUTLIVE_LOG",
+        default_value = "info",
+        value_name = "FILTER"
+    )]
+    pub log: String,
+}
+
+/// Arguments of `demo`.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// What runs the sandbox [default: namespace where this machine can, else process].
+    #[arg(long, env = "OUTLIVE_RUNTIME", value_enum, value_name = "KIND")]
+    pub runtime: Option<RuntimeKind>,
+
+    /// The `outlive-agent` program [default: beside this program].
+    #[arg(long, env = "OUTLIVE_AGENT", value_name = "FILE")]
+    pub agent: Option<PathBuf>,
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// The `outlive-agent` program [default: beside this program].
+    #[arg(long, env = "OUTLIVE_AGENT", value_name = "FILE")]
+    pub agent: Option<PathBuf>,
+}

@@ -1,0 +1,61 @@
+//! The commands, one module a noun.
+
+use clap::CommandFactory;
+
+use crate::{
+    args::{Cli, Command, Format, Global, sandbox::Sandbox},
+    client::Client,
+    config,
+    error::{Failure, Result},
+};
+
+pub mod key;
+pub mod run;
+pub mod sandbox;
+pub mod session;
+
+/// What every command that talks to a server has.
+#[derive(Debug)]
+pub struct Context {
+    /// The server.
+    pub client: Client,
+    /// How to print.
+    pub format: Format,
+}
+
+impl Context {
+    fn new(global: &Global) -> Result<Self> {
+        let settings = config::resolve(global)?;
+        let format = settings.format;
+        Ok(Self {
+            client: Client::new(settings)?,
+            format,
+        })
+    }
+}
+
+/// Runs a command and gives the exit code.
+pub async fn run(cli: Cli) -> Result<u8> {
+    let global = cli.global;
+    let done = match cli.command {
+        Command::Completions { shell } => completions(shell),
+        Command::Run(args) => {
+            let context = Context::new(&global).map_err(Failure::not_the_program)?;
+            return run::run(&context, &args)
+                .await
+                .map_err(Failure::not_the_program);
+        }
+        Command::Sandbox(Sandbox::Session(command)) | Command::Session(command) => {
+            return session::run(&Context::new(&global)?, command).await;
+        }
+        Command::Sandbox(command) => sandbox::run(&Context::new(&global)?, command).await,
+        Command::Key(command) => key::run(&Context::new(&global)?, command).await,
+    };
+    done.map(|()| 0)
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "outlive", &mut script);
+    crate::output::stdout_line(String::from_utf8_lossy(&script).trim_end())
+}

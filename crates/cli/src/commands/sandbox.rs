@@ -1,0 +1,203 @@
+//! `outlive sandbox …`
+
+use serde_json::{Map, Value, json};
+
+use super::Context;
+use crate::{
+    args::{
+        Format,
+        sandbox::{OneSandbox, Sandbox, SandboxConfig, Status},
+        spec::variables,
+    },
+    client::Call,
+    config::read_bounded,
+    error::{Failure, Result},
+    names::sandbox_path,
+    output::{columns, fields, print, stdout_line, text, time},
+};
+
+const COLLECTION: &str = "/api/v1/sandboxes";
+
+/// Runs a command of `sandbox`.
+pub async fn run(context: &Context, command: Sandbox) -> Result<()> {
+    match command {
+        Sandbox::Create { template, config } => {
+            let sandbox = create(context, &template, &config).await?;
+            print(context.format, &sandbox, details)
+        }
+        Sandbox::List {
+            status,
+            template_id,
+            paused,
+            limit,
+            offset,
+        } => {
+            let call = Call::get(COLLECTION)
+                .query("status", status.map(Status::as_str))
+                .query("template_id", template_id)
+                .query("paused", paused)
+                .query("limit", Some(limit))
+                .query("offset", Some(offset));
+            print(context.format, &context.client.call(call).await?, list)
+        }
+        Sandbox::Get(target) => show(context, &target, "").await,
+        Sandbox::Status(target) => show(context, &target, "/status").await,
+        Sandbox::Update { target, config } => {
+            let body = json!({"config": config_json(&config)?});
+            let path = sandbox_path(&target.sandbox)?;
+            let sandbox = context.client.call(Call::put(&path).body(&body)).await?;
+            print(context.format, &sandbox, details)
+        }
+        Sandbox::Pause(target) => act(context, &target, "/pause", "paused").await,
+        Sandbox::Resume(target) => act(context, &target, "/resume", "resumed").await,
+        Sandbox::Refresh { target, duration } => {
+            let body = duration.map_or_else(|| json!({}), |duration| json!({"duration": duration}));
+            let path = format!("{}/refresh", sandbox_path(&target.sandbox)?);
+            let answer = context.client.call(Call::post(&path).body(&body)).await?;
+            print(context.format, &answer, |answer| {
+                fields(&[
+                    ("expires", time(&answer["expires_at"])),
+                    ("deleted at", time(&answer["hard_expires_at"])),
+                ])
+            })
+        }
+        Sandbox::Delete(target) => {
+            let path = sandbox_path(&target.sandbox)?;
+            let answer = context.client.call(Call::delete(&path)).await?;
+            done(context, &answer, &target, "deleted")
+        }
+        Sandbox::Session(_) => Err(Failure::new("internal", "sandbox session is session")),
+    }
+}
+
+/// Makes a sandbox.
+pub async fn create(context: &Context, template: &str, config: &SandboxConfig) -> Result<Value> {
+    let mut body = json!({"template": template});
+    let config = config_json(config)?;
+    if config.as_object().is_some_and(|config| !config.is_empty()) {
+        body["config"] = config;
+    }
+    context
+        .client
+        .call(Call::post(COLLECTION).body(&body))
+        .await
+}
+
+/// The `config` object of the flags.
+fn config_json(config: &SandboxConfig) -> Result<Value> {
+    if let Some(path) = &config.file {
+        return serde_saphyr::from_str(&read_bounded(path)?)
+            .map_err(|error| Failure::usage(format!("{}: {error}", path.display())));
+    }
+    let mut object = Map::new();
+    let mut resources = Map::new();
+    let mut put = |key: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            object.insert(key.to_owned(), value);
+        }
+    };
+    put("ttl", config.ttl.map(Value::from));
+    put("hard_ttl", config.hard_ttl.map(Value::from));
+    put("auto_resume", config.auto_resume.map(Value::from));
+    let env = variables(&config.env)?;
+    put("env_vars", (!env.is_empty()).then_some(Value::Object(env)));
+    let limits = [
+        ("memory", config.memory.clone().map(Value::from)),
+        ("cpu", config.cpu.clone().map(Value::from)),
+        ("pids", config.pids.map(Value::from)),
+    ];
+    resources.extend(
+        limits
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value?))),
+    );
+    put(
+        "resources",
+        (!resources.is_empty()).then_some(Value::Object(resources)),
+    );
+    Ok(Value::Object(object))
+}
+
+async fn show(context: &Context, target: &OneSandbox, suffix: &str) -> Result<()> {
+    let path = format!("{}{suffix}", sandbox_path(&target.sandbox)?);
+    print(
+        context.format,
+        &context.client.call(Call::get(&path)).await?,
+        details,
+    )
+}
+
+async fn act(context: &Context, target: &OneSandbox, suffix: &str, word: &str) -> Result<()> {
+    let path = format!("{}{suffix}", sandbox_path(&target.sandbox)?);
+    let answer = context
+        .client
+        .call(Call::post(&path).body(&json!({})))
+        .await?;
+    done(context, &answer, target, word)
+}
+
+fn done(context: &Context, answer: &Value, target: &OneSandbox, word: &str) -> Result<()> {
+    match context.format {
+        Format::Table => stdout_line(&format!("Sandbox {} {word}", target.sandbox)),
+        format => print(format, answer, text),
+    }
+}
+
+fn list(answer: &Value) -> String {
+    let rows: Vec<[String; 6]> = answer["sandboxes"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default()
+        .iter()
+        .map(|sandbox| {
+            [
+                text(&sandbox["id"]),
+                text(&sandbox["template_id"]),
+                text(&sandbox["status"]),
+                text(&sandbox["runtime_generation"]),
+                time(&sandbox["created_at"]),
+                time(&sandbox["expires_at"]),
+            ]
+        })
+        .collect();
+    let mut table = columns(
+        [
+            "ID",
+            "TEMPLATE",
+            "STATUS",
+            "GENERATION",
+            "CREATED",
+            "EXPIRES",
+        ],
+        &rows,
+    );
+    if answer["has_more"] == true {
+        table.push_str("There are more: use --offset.\n");
+    }
+    table
+}
+
+fn details(sandbox: &Value) -> String {
+    let id = if sandbox["id"].is_null() {
+        &sandbox["sandbox_id"]
+    } else {
+        &sandbox["id"]
+    };
+    let template = if sandbox["template_id"].is_null() {
+        &sandbox["template"]
+    } else {
+        &sandbox["template_id"]
+    };
+    fields(&[
+        ("id", text(id)),
+        ("template", text(template)),
+        ("status", text(&sandbox["status"])),
+        ("generation", text(&sandbox["runtime_generation"])),
+        ("runtime", text(&sandbox["runtime_id"])),
+        ("auto resume", text(&sandbox["auto_resume"])),
+        ("resources", text(&sandbox["resources"])),
+        ("created", time(&sandbox["created_at"])),
+        ("expires", time(&sandbox["expires_at"])),
+        ("deleted at", time(&sandbox["hard_expires_at"])),
+    ])
+}

@@ -1,0 +1,83 @@
+//! The command line of outlive: an HTTP and WebSocket client, and the doors to the server.
+//!
+//! ```text
+//!  args ──► commands ──► client ──HTTP──► server        names: id or name of a session
+//!              │  └────► attach ──┬─ pipes: follow (SSE) + input calls
+//!              │                  └─ terminal: socket (WebSocket)
+//!              └─► demo, doctor, serve: this machine
+//! ```
+//! It knows nothing of journals and processes: all it knows of a session came over the wire.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod args;
+pub mod attach;
+pub mod client;
+pub mod clock;
+pub mod commands;
+pub mod config;
+pub mod error;
+pub mod event;
+pub mod follow;
+pub mod limits;
+pub mod names;
+pub mod next;
+pub mod output;
+pub mod reference;
+pub mod signals;
+pub mod socket;
+pub mod sse;
+pub mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Format};
+use error::{Failure, Result};
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    // `parse` ends the process with code 2 on wrong usage, and with 0 after --help.
+    let cli = Cli::parse();
+    let format = cli.global.format().unwrap_or(Format::Table);
+    match run(cli) {
+        Ok(code) => code.into(),
+        Err(failure) => {
+            report(&failure, format);
+            failure.exit.into()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<u8> {
+    // One provider for every TLS connection of this process; a second call has no effect.
+    if rustls::crypto::ring::default_provider()
+        .install_default()
+        .is_err()
+    {
+        return Err(Failure::new(
+            "internal",
+            "the TLS provider was chosen twice",
+        ));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new("runtime", format!("start threads: {error}")))?;
+    let result = runtime.block_on(commands::run(cli));
+    // A read of the standard input may never return; it must not keep us.
+    runtime.shutdown_background();
+    result
+}
+
+fn report(failure: &Failure, format: Format) {
+    if failure.code == output::OUTPUT_CLOSED {
+        return;
+    }
+    let text = match format {
+        Format::Json => failure.to_json().to_string(),
+        Format::Table | Format::Yaml => failure.to_string(),
+    };
+    output::stderr_line(&text);
+}

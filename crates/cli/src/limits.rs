@@ -1,0 +1,51 @@
+//! Every limit of the command line in one place.
+
+use std::time::Duration;
+
+/// Longest wait for a connection to the server.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Longest wait for the answer to a call that only reads.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A stream without a byte for this long is dead: the server sends a heartbeat every 15 s.
+pub const STREAM_SILENCE_MAX: Duration = Duration::from_secs(45);
+
+/// First delay before a stream is opened again.
+pub const RECONNECT_DELAY_INITIAL: Duration = Duration::from_millis(100);
+
+/// Longest delay before a stream is opened again.
+pub const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(5);
+
+/// How long `run` and `session attach` try to reach a lost server, unless told otherwise.
+pub const RECONNECT_SECONDS_DEFAULT: u64 = 300;
+
+/// Longest answer that is read whole, bytes: a page of 10,000 events of 32 KiB.
+pub const ANSWER_BYTES_MAX: usize = 512 * 1024 * 1024;
+
+/// Longest line of an event stream, bytes.
+pub const STREAM_LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Most bytes in one input call: the server's limit.
+pub const INPUT_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Bytes read from the local standard input at a time.
+pub const STDIN_CHUNK_BYTES: usize = 64 * 1024;
+
+/// Chunks of local standard input that wait to be sent.
+pub const STDIN_CHUNKS_MAX: usize = 8;
+
+/// Tries of a call that is safe to repeat, the first included.
+pub const TRIES_MAX: u32 = 4;
+
+/// Longest wait that a server's `Retry-After` is obeyed for, one try.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
+
+/// Terminal requests (input, resize) that wait for the server's ack.
+pub const UNACKED_MAX: usize = 64;
+
+/// Sessions that an error about an ambiguous name lists.
+pub const NAMES_LISTED_MAX: usize = 20;
+
+/// Largest specification or profile file, bytes.
+pub const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;

@@ -1,0 +1,73 @@
+//! The next step after a server's error: one table from code to advice.
+
+use crate::error::Failure;
+
+/// What to do after `failure` of a call to `path`.
+pub fn after(failure: &Failure, path: &str) -> Option<String> {
+    let ids = Ids::from_path(path);
+    let sandbox = ids.sandbox.unwrap_or("SANDBOX");
+    let session = ids.session.unwrap_or("SESSION");
+    let text = match failure.code.as_str() {
+        "unauthorized" => "set OUTLIVE_TOKEN to a key of this server (a local server's is in \
+                           DIR/admin.token)"
+            .to_owned(),
+        "forbidden" => "use a key with a larger role; `outlive key create` makes one".to_owned(),
+        "not_found" if ids.sandbox.is_some() => {
+            "`outlive sandbox list` shows what is there".to_owned()
+        }
+        "session_not_found" => format!("`outlive session list {sandbox}` shows what is there"),
+        "session_conflict" => {
+            format!("`outlive session get {sandbox} {session}` shows its state now")
+        }
+        "event_cursor_expired" => expired(failure, sandbox, session),
+        "input_buffer_full" => {
+            "the command does not read; repeat with the same --input-id in a second".to_owned()
+        }
+        "quota_exceeded" => "delete what is no longer needed, or ask for a larger quota".to_owned(),
+        "unavailable" => "repeat in a moment".to_owned(),
+        "sandbox_resume_failed" => {
+            format!("`outlive sandbox status {sandbox}`, then `outlive sandbox resume {sandbox}`")
+        }
+        "not_implemented" => {
+            "this server does not have it yet; README.md lists what works".to_owned()
+        }
+        "invalid_request" | "bad_request" => {
+            "check the values; --help of the command explains them".to_owned()
+        }
+        _ => return None,
+    };
+    Some(text)
+}
+
+fn expired(failure: &Failure, sandbox: &str, session: &str) -> String {
+    let earliest = failure
+        .details
+        .as_ref()
+        .and_then(|details| details["earliest"].as_u64());
+    match earliest {
+        Some(earliest) => format!(
+            "older events are gone; go on from the earliest with `outlive session events \
+             {sandbox} {session} --after {}`",
+            earliest.saturating_sub(1)
+        ),
+        None => "older events are gone; leave --after out to start from the earliest".to_owned(),
+    }
+}
+
+struct Ids<'a> {
+    sandbox: Option<&'a str>,
+    session: Option<&'a str>,
+}
+
+impl<'a> Ids<'a> {
+    fn from_path(path: &'a str) -> Self {
+        let after = |word: &str| {
+            let mut parts = path.split('/').skip_while(move |part| *part != word);
+            parts.nth(1).filter(|id| !id.is_empty())
+        };
+        Self {
+            sandbox: after("sandboxes"),
+            session: after("sessions"),
+        }
+    }
+}
