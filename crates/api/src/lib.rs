@@ -9,6 +9,7 @@ pub mod encode;
 pub mod error;
 pub mod event;
 pub mod keys;
+pub mod launch;
 pub mod limits;
 pub mod record;
 pub mod sandbox;

@@ -2,6 +2,31 @@
 //!
 //! Dialects translate HTTP into calls of [`sessions::SandboxHandle`]; the sandboxes behind that
 //! border are found, woken and watched by the rest of this crate.
+//!
+//! ```text
+//!  app: routes, keys, limits ─► dialect ─► sessions (border) ─► sandboxes ─┬─► store
+//!                                                                          ├─► runtime
+//!                                                                          └─► agents
+//! ```
 
+mod agents;
+mod app;
+mod auth;
+mod clock;
+pub mod config;
+mod data;
 pub mod http;
+mod keys;
+pub mod limits;
+mod listen;
+mod rate;
+mod runtime;
+mod sandboxes;
+pub mod serve;
 pub mod sessions;
+mod store;
+
+pub use self::{
+    config::{Config, RuntimeChoice, TenantLimits},
+    serve::{ServeError, serve},
+};

@@ -1,0 +1,328 @@
+//! One live runtime: its keeper, and a link that is made anew while the supervisor restarts.
+
+use std::{io, path::PathBuf, sync::Arc};
+
+use outlive_api::agent::{Outcome, Request, Welcome};
+use outlive_core::{
+    id::{SandboxId, SessionId},
+    session::Rejection,
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
+
+use super::{
+    keeper::Keeper,
+    link::{Link, LinkError, Lost},
+    tails::Tails,
+};
+use crate::limits::{AGENT_WAIT_MAX, HANDSHAKE_MAX, RECONNECT_MAX, RECONNECT_MIN};
+
+/// A call that has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoAnswer {
+    /// The supervisor is away for longer than a call waits; the call was not carried out.
+    #[error("the supervisor of the sandbox does not answer")]
+    Away,
+    /// The link broke under the call, and sending it again might carry it out twice.
+    #[error("the supervisor was restarted during the call; whether it took effect is not known")]
+    Unknown,
+    /// The runtime is gone.
+    #[error("the runtime of the sandbox ended")]
+    RuntimeGone {
+        /// What became of the call.
+        call: Lost,
+    },
+}
+
+/// See the module. Dropping it ends its link, not the runtime.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    state: watch::Receiver<State>,
+    keeper: Keeper,
+    tails: Arc<Tails>,
+    _stop: DropGuard,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    /// The supervisor is away.
+    Away,
+    /// The link stands.
+    Up(Arc<Link>),
+    /// The keeper is gone: nobody will ever answer again.
+    Gone,
+}
+
+impl Agent {
+    /// Starts to hold a link to the supervisor of this keeper.
+    pub(crate) fn start(
+        sandbox: SandboxId,
+        state_dir: PathBuf,
+        keeper: Keeper,
+        tails: Arc<Tails>,
+        tasks: &TaskTracker,
+    ) -> Self {
+        let (publish, state) = watch::channel(State::Away);
+        let stop = CancellationToken::new();
+        let holder = Holder {
+            sandbox,
+            state_dir,
+            keeper: keeper.clone(),
+            tails: Arc::clone(&tails),
+            tasks: tasks.clone(),
+            publish,
+        };
+        let stopped = stop.clone();
+        tasks.spawn(async move {
+            tokio::select! {
+                () = holder.run() => {}
+                () = stopped.cancelled() => {}
+            }
+        });
+        Self {
+            state,
+            keeper,
+            tails,
+            _stop: stop.drop_guard(),
+        }
+    }
+
+    /// Who answers, once somebody does.
+    pub(crate) async fn welcome(&self, within: std::time::Duration) -> Result<Welcome, NoAnswer> {
+        Ok(self.link(Instant::now() + within).await?.welcome().clone())
+    }
+
+    /// Its keeper.
+    pub(crate) fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
+    /// Returns once the runtime is gone.
+    pub(crate) async fn gone(&self) {
+        let mut state = self.state.clone();
+        // The holder ends after it published `Gone`, or with this object.
+        if state
+            .wait_for(|state| matches!(state, State::Gone))
+            .await
+            .is_err()
+        {
+            tracing::trace!("the holder of a link ended");
+        }
+    }
+
+    /// Whether a link stands now.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Up(_))
+    }
+
+    /// Asks the supervisor and waits for its answer, across restarts of it.
+    pub(crate) async fn call(&self, request: Request) -> Result<Outcome, NoAnswer> {
+        let mut lost = Lost::NotSent;
+        loop {
+            let link = match self.link(Instant::now() + AGENT_WAIT_MAX).await {
+                Ok(link) => link,
+                Err(NoAnswer::RuntimeGone { .. }) => {
+                    return if lost == Lost::Unknown && matches!(request, Request::Release) {
+                        Ok(Outcome::Done) // Leaving is what it was asked for.
+                    } else {
+                        Err(NoAnswer::RuntimeGone { call: lost })
+                    };
+                }
+                Err(NoAnswer::Away) if lost == Lost::Unknown => return Err(NoAnswer::Unknown),
+                Err(other) => return Err(other),
+            };
+            if lost == Lost::Unknown
+                && let Some(outcome) = settled(&link, &request).await
+            {
+                self.learn(&request, &outcome);
+                return Ok(outcome);
+            }
+            match link.call(request.clone()).await {
+                Ok(outcome) => {
+                    let outcome = read_again(&request, outcome, lost);
+                    self.learn(&request, &outcome);
+                    return Ok(outcome);
+                }
+                Err(Lost::NotSent) => {}
+                Err(Lost::Unknown) => lost = Lost::Unknown,
+            }
+            if lost == Lost::Unknown && !may_resend(&request) {
+                return Err(NoAnswer::Unknown);
+            }
+        }
+    }
+
+    /// What an answer says about a session's window is as good as the watch.
+    fn learn(&self, request: &Request, outcome: &Outcome) {
+        if let (Some(session), Outcome::Session(view)) = (subject(request), outcome) {
+            self.tails.moved(session, view.earliest, view.latest);
+        }
+    }
+
+    async fn link(&self, until: Instant) -> Result<Arc<Link>, NoAnswer> {
+        let mut state = self.state.clone();
+        let met = timeout_at(until, state.wait_for(|state| !matches!(state, State::Away)));
+        match met.await {
+            Ok(Ok(state)) => match &*state {
+                State::Up(link) => Ok(Arc::clone(link)),
+                State::Gone | State::Away => Err(NoAnswer::RuntimeGone {
+                    call: Lost::NotSent,
+                }),
+            },
+            Ok(Err(_ended)) => Err(NoAnswer::RuntimeGone {
+                call: Lost::NotSent,
+            }),
+            Err(_elapsed) => Err(NoAnswer::Away),
+        }
+    }
+}
+
+/// Whether a request that may have been carried out may be sent again.
+///
+/// | request | why |
+/// |---|---|
+/// | reads, `Configure`, `Watch` | change nothing the second time |
+/// | `Create` | its id is new: [`settled`] looks whether it exists before it is sent again |
+/// | `Update`, `SetDesiredState`, `Resize` | say what should be, not what to do |
+/// | `Write` | its input id is remembered by the journal |
+/// | `Delete`, `Release` | gone is gone |
+/// | `NewAttempt` | would replace the attempt that the first one made: not again |
+/// | `Signal`, `Upgrade` | would act twice: not again |
+fn may_resend(request: &Request) -> bool {
+    match request {
+        Request::Configure { .. }
+        | Request::List
+        | Request::Get(_)
+        | Request::Create { .. }
+        | Request::Update { .. }
+        | Request::SetDesiredState { .. }
+        | Request::Write { .. }
+        | Request::Resize { .. }
+        | Request::Delete(_)
+        | Request::Watch
+        | Request::Release
+        | Request::Health => true,
+        Request::NewAttempt { .. } | Request::Signal { .. } | Request::Upgrade { .. } => false,
+    }
+}
+
+/// Looks whether a creation that may have arrived did.
+async fn settled(link: &Link, request: &Request) -> Option<Outcome> {
+    let Request::Create { session, .. } = request else {
+        return None;
+    };
+    match link.call(Request::Get(session.clone())).await {
+        Ok(Outcome::Session(view)) => Some(Outcome::Session(view)),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+/// The answer to a request that was sent a second time, read as the answer to the first.
+fn read_again(request: &Request, outcome: Outcome, lost: Lost) -> Outcome {
+    match (request, outcome, lost) {
+        (Request::Delete(_), Outcome::Rejected(Rejection::NotFound), Lost::Unknown) => {
+            Outcome::Done
+        }
+        (_, outcome, _) => outcome,
+    }
+}
+
+/// The session whose view a request answers with.
+fn subject(request: &Request) -> Option<&SessionId> {
+    match request {
+        Request::Get(session)
+        | Request::Create { session, .. }
+        | Request::Update { session, .. }
+        | Request::SetDesiredState { session, .. }
+        | Request::NewAttempt { session, .. } => Some(session),
+        Request::Configure { .. }
+        | Request::List
+        | Request::Write { .. }
+        | Request::Signal { .. }
+        | Request::Resize { .. }
+        | Request::Delete(_)
+        | Request::Watch
+        | Request::Release
+        | Request::Upgrade { .. }
+        | Request::Health => None,
+    }
+}
+
+/// The task behind an [`Agent`].
+struct Holder {
+    sandbox: SandboxId,
+    state_dir: PathBuf,
+    keeper: Keeper,
+    tails: Arc<Tails>,
+    tasks: TaskTracker,
+    publish: watch::Sender<State>,
+}
+
+impl Holder {
+    async fn run(self) {
+        tokio::select! {
+            () = self.hold() => {}
+            gone = self.keeper.gone() => {
+                if let Err(error) = gone {
+                    tracing::error!(sandbox = %self.sandbox, %error, "a keeper can't be watched");
+                }
+            }
+        }
+        let last = self.publish.send_replace(State::Gone);
+        if let State::Up(link) = last {
+            link.close();
+        }
+    }
+
+    async fn hold(&self) {
+        let mut pause = RECONNECT_MIN;
+        loop {
+            match self.connect().await {
+                Ok(link) => {
+                    pause = RECONNECT_MIN;
+                    let link = Arc::new(link);
+                    self.publish.send_replace(State::Up(Arc::clone(&link)));
+                    link.closed().await;
+                    self.publish.send_replace(State::Away);
+                }
+                Err(error) => {
+                    // No socket yet, or nobody behind it: the keeper is starting a supervisor.
+                    if !is_starting(&error) {
+                        tracing::warn!(sandbox = %self.sandbox, %error, "no link to a supervisor");
+                    }
+                    sleep(pause).await;
+                    pause = (pause * 2).min(RECONNECT_MAX);
+                }
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Link, LinkError> {
+        let link = Link::connect(
+            &self.state_dir,
+            &self.sandbox,
+            Arc::clone(&self.tails),
+            &self.tasks,
+        );
+        timeout(HANDSHAKE_MAX, link)
+            .await
+            .unwrap_or_else(|_elapsed| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+    }
+}
+
+fn is_starting(error: &LinkError) -> bool {
+    matches!(error, LinkError::Io(error) if matches!(
+        error.kind(),
+        io::ErrorKind::NotFound
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::UnexpectedEof
+    ))
+}

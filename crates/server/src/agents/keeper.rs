@@ -1,0 +1,102 @@
+//! Finding a keeper again. The server is not its parent, so it knows it by pid and start time,
+//! holds a pidfd, and sees its end there.
+
+use std::{fs, io, os::fd::OwnedFd, path::Path, sync::Arc};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::io::{Interest, unix::AsyncFd};
+
+/// A keeper that was alive when it was found. Its number is never used again after that: signals
+/// and waits go through the pidfd.
+#[derive(Debug, Clone)]
+pub(crate) struct Keeper {
+    pidfd: Arc<AsyncFd<OwnedFd>>,
+    pid: i32,
+}
+
+impl Keeper {
+    /// The keeper that `state/keeper.pid` names, if it is alive.
+    pub(crate) fn find(state_dir: &Path) -> io::Result<Option<Self>> {
+        let text = match fs::read_to_string(state_dir.join("keeper.pid")) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut words = text.split_ascii_whitespace();
+        let parsed = words
+            .next()
+            .and_then(|word| word.parse::<i32>().ok())
+            .zip(words.next().and_then(|word| word.parse::<u64>().ok()));
+        // A torn file is that of a launcher that was killed while it wrote: no keeper is behind it.
+        let Some((pid, started)) = parsed else {
+            return Ok(None);
+        };
+        Self::open(pid, started)
+    }
+
+    fn open(pid: i32, started: u64) -> io::Result<Option<Self>> {
+        let Some(number) = Pid::from_raw(pid) else {
+            return Ok(None);
+        };
+        let pidfd = match pidfd_open(number, PidfdFlags::NONBLOCK) {
+            Ok(pidfd) => pidfd,
+            Err(rustix::io::Errno::SRCH) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        // Compared after the pidfd is open: from here on the number can't change its meaning.
+        if start_time(pid)? != Some(started) {
+            return Ok(None);
+        }
+        #[expect(
+            deprecated,
+            reason = "its replacement is unsafe for the sake of descriptors that someone else may \
+                      close; nobody but us has this one"
+        )]
+        let pidfd = AsyncFd::with_interest(pidfd, Interest::READABLE)?;
+        Ok(Some(Self {
+            pidfd: Arc::new(pidfd),
+            pid,
+        }))
+    }
+
+    /// Its number, for logs.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Returns once it is gone.
+    pub(crate) async fn gone(&self) -> io::Result<()> {
+        self.pidfd.readable().await?.retain_ready();
+        Ok(())
+    }
+
+    /// Kills it, and with it everything in its namespaces.
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        match pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL) {
+            // The process is gone, which is what was wanted.
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Start time of a process in clock ticks since boot; nothing when there is no such process or it
+/// is a zombie.
+fn start_time(pid: i32) -> io::Result<Option<u64>> {
+    let stat = match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // The name in parentheses may hold anything; the last parenthesis ends it.
+    let Some((_, rest)) = stat.rsplit_once(')') else {
+        return Ok(None);
+    };
+    let mut fields = rest.split_ascii_whitespace();
+    if matches!(fields.next(), Some("Z" | "X")) {
+        return Ok(None);
+    }
+    // The state was field 3; the start time is field 22.
+    Ok(fields.nth(18).and_then(|field| field.parse().ok()))
+}

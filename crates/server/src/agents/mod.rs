@@ -1,0 +1,17 @@
+//! Links to live supervisors, and what is known of those that are away.
+//!
+//! ```text
+//!   Agent ── keeper (pidfd) ── gone? ──► the sandbox's task replaces the runtime
+//!     │
+//!     └─ connect ► handshake ► Watch ► tails move ─┐
+//!           ▲                                      │ link closed: the supervisor restarts
+//!           └──────────────────────────────────────┘
+//! ```
+//! A call waits while a supervisor restarts. When a link breaks under a call, nobody knows
+//! whether the call arrived; [`agent::Agent::call`] says per request what is done about it.
+
+pub(crate) mod agent;
+pub(crate) mod keeper;
+pub(crate) mod link;
+pub(crate) mod offline;
+pub(crate) mod tails;

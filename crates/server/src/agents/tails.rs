@@ -1,0 +1,153 @@
+//! The published windows of a sandbox's journals, one watch channel a session.
+//!
+//! The object lives as long as the sandbox, across supervisors and generations: a stream that
+//! follows a session keeps its receiver while the runtime is replaced under it.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use outlive_core::id::SessionId;
+use tokio::sync::watch;
+
+use crate::sessions::{Life, Tail};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Tails {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tails: HashMap<SessionId, watch::Sender<Tail>>,
+    /// Sessions named since a new watch began; nothing while none is beginning.
+    naming: Option<HashSet<SessionId>>,
+}
+
+impl Tails {
+    /// A new watch begins: the supervisor names every session that exists.
+    pub(crate) fn begin(&self) {
+        self.state().naming = Some(HashSet::new());
+    }
+
+    /// Every session that exists was named; the others were deleted meanwhile.
+    pub(crate) fn named_all(&self) {
+        let mut state = self.state();
+        let Some(named) = state.naming.take() else {
+            return;
+        };
+        state.tails.retain(|session, tail| {
+            let exists = named.contains(session);
+            if !exists {
+                delete(tail);
+            }
+            exists
+        });
+    }
+
+    /// A journal's window moved. A late message never moves it back.
+    pub(crate) fn moved(&self, session: &SessionId, earliest: u64, latest: u64) {
+        let mut state = self.state();
+        if let Some(named) = &mut state.naming {
+            named.insert(session.clone());
+        }
+        if let Some(tail) = state.tails.get(session) {
+            tail.send_if_modified(|tail| {
+                let next = Tail {
+                    earliest: tail.earliest.max(earliest),
+                    latest: tail.latest.max(latest),
+                    life: tail.life,
+                };
+                let changed = next != *tail;
+                *tail = next;
+                changed
+            });
+        } else {
+            let (sender, _) = watch::channel(Tail {
+                earliest,
+                latest,
+                life: Life::Present,
+            });
+            state.tails.insert(session.clone(), sender);
+        }
+    }
+
+    /// A session was deleted: its followers end.
+    pub(crate) fn gone(&self, session: &SessionId) {
+        if let Some(tail) = self.state().tails.remove(session) {
+            delete(&tail);
+        }
+    }
+
+    /// The sandbox is deleted.
+    pub(crate) fn all_gone(&self) {
+        for (_, tail) in self.state().tails.drain() {
+            delete(&tail);
+        }
+    }
+
+    /// Follows a session that is known.
+    pub(crate) fn follow(&self, session: &SessionId) -> Option<watch::Receiver<Tail>> {
+        self.state()
+            .tails
+            .get(session)
+            .map(watch::Sender::subscribe)
+    }
+
+    /// All known sessions.
+    pub(crate) fn sessions(&self) -> Vec<SessionId> {
+        self.state().tails.keys().cloned().collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change leaves the maps whole, so a panic elsewhere does not spoil them.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn delete(tail: &watch::Sender<Tail>) {
+    tail.send_modify(|tail| tail.life = Life::Deleted);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(n: u64) -> SessionId {
+        SessionId::from_bits(n)
+    }
+
+    #[test]
+    fn a_window_never_moves_back() {
+        let tails = Tails::default();
+        tails.moved(&session(1), 1, 10);
+        let follower = tails.follow(&session(1)).unwrap();
+        tails.moved(&session(1), 5, 8);
+        tails.moved(&session(1), 2, 12);
+        let tail = *follower.borrow();
+        assert_eq!((tail.earliest, tail.latest), (5, 12));
+    }
+
+    #[test]
+    fn followers_outlive_a_restart_and_end_with_the_session() {
+        let tails = Tails::default();
+        tails.moved(&session(1), 1, 10);
+        tails.moved(&session(2), 1, 10);
+        let one = tails.follow(&session(1)).unwrap();
+        let two = tails.follow(&session(2)).unwrap();
+        // Another supervisor names session 1 only: 2 was deleted while the link was down.
+        tails.begin();
+        tails.moved(&session(1), 1, 11);
+        tails.named_all();
+        assert_eq!(
+            (one.borrow().latest, one.borrow().life),
+            (11, Life::Present)
+        );
+        assert_eq!(two.borrow().life, Life::Deleted);
+        assert!(tails.follow(&session(2)).is_none());
+        tails.gone(&session(1));
+        assert_eq!(one.borrow().life, Life::Deleted);
+    }
+}

@@ -1,0 +1,123 @@
+//! All routes and the layers around them.
+//!
+//! ```text
+//!  request id ► panics ► ─┬─ /healthz /readyz /metadata            no key
+//!                         └─ key ► role ► rate ─┬─ /api/v1/sandboxes
+//!                                               └─ /v1/keys
+//! ```
+
+use std::{any::Any, collections::BTreeMap, sync::Arc};
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::State,
+    http::Response,
+    middleware::{from_fn, from_fn_with_state},
+    response::IntoResponse,
+    routing::get,
+};
+use outlive_api::{
+    error::{ApiError, ErrorCode},
+    sandbox::{Health, Metadata},
+};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::{
+    auth::{Auth, require_key},
+    http::{
+        reply::{Failure, ok},
+        request_id::request_id,
+    },
+    keys::{self, Keys},
+    sandboxes::{Engine, rest},
+};
+
+/// All routes of a server.
+pub(crate) fn app(engine: Engine, auth: Arc<Auth>, keys: Keys) -> Router {
+    let keyed = Router::new()
+        .nest(
+            "/api/v1/sandboxes",
+            rest::router().with_state(engine.clone()),
+        )
+        .nest("/v1/keys", keys::router().with_state(keys))
+        .layer(from_fn_with_state(auth, require_key));
+    Router::new()
+        .merge(keyed)
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metadata", get(metadata))
+        .fallback(unknown)
+        .method_not_allowed_fallback(not_allowed)
+        .with_state(engine)
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn(request_id))
+}
+
+async fn healthz(State(engine): State<Engine>) -> impl IntoResponse {
+    let capabilities = engine.capabilities();
+    Json(Health {
+        status: "ok".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        isolation: capabilities.isolation.to_owned(),
+        journal_protected: capabilities.journal_protected,
+        capabilities: BTreeMap::from([
+            ("runtime".to_owned(), capabilities.runtime.into()),
+            ("pause".to_owned(), true.into()),
+            ("freeze".to_owned(), false.into()),
+            ("fork".to_owned(), false.into()),
+            ("off".to_owned(), capabilities.off.into()),
+        ]),
+    })
+}
+
+async fn readyz(State(engine): State<Engine>) -> axum::response::Response {
+    match engine.check().await {
+        Ok(()) => Json(serde_json::json!({ "status": "ready" })).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "the store failed");
+            Failure(
+                ApiError::new(ErrorCode::Unavailable, "the server's store failed")
+                    .with_retry_after(1),
+            )
+            .into_response()
+        }
+    }
+}
+
+async fn metadata() -> impl IntoResponse {
+    ok(Metadata {
+        gateway_mode: "direct".to_owned(),
+        service: "outlive".to_owned(),
+    })
+}
+
+async fn unknown() -> Failure {
+    ApiError::new(ErrorCode::NotFound, "no such address").into()
+}
+
+async fn not_allowed() -> Failure {
+    ApiError::new(
+        ErrorCode::MethodNotAllowed,
+        "the address does not take this method",
+    )
+    .into()
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the layer gives the reason away"
+)]
+fn panicked(reason: Box<dyn Any + Send + 'static>) -> Response<Body> {
+    let text = reason
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| reason.downcast_ref::<&str>().copied())
+        .unwrap_or("no text");
+    tracing::error!(panic = text, "a handler panicked");
+    Failure(ApiError::new(
+        ErrorCode::InternalError,
+        "the server has a fault",
+    ))
+    .into_response()
+}

@@ -1,0 +1,195 @@
+//! The data directory: who uses it, and the two files that tell clients how to reach the server.
+//!
+//! ```text
+//! DIR/lock         held by the server that uses the directory
+//! DIR/outlive.db   the store
+//! DIR/sandboxes/   one directory a sandbox
+//! DIR/admin.token  a key for the operator, 0600
+//! DIR/endpoint     the base URL; written last, so whoever sees it can call
+//! ```
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// The directory can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// Another server uses it.
+    #[error("{} is used by another outlive server{}", path.display(), by(*pid))]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// The other server, when it said so.
+        pid: Option<u32>,
+    },
+    /// A file in it can't be used.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn by(pid: Option<u32>) -> String {
+    pid.map(|pid| format!(" (process {pid})"))
+        .unwrap_or_default()
+}
+
+/// A data directory that this server holds.
+#[derive(Debug)]
+pub(crate) struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Makes it if needed, and holds it until the value is dropped or the process ends.
+    pub(crate) fn open(path: &Path) -> Result<Self, DataError> {
+        let path = std::path::absolute(path).map_err(|source| at(path, source))?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o711)
+            .create(&path)
+            .map_err(|source| at(&path, source))?;
+        let lock_path = path.join("lock");
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock_path)
+            .map_err(|source| at(&lock_path, source))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let pid = fs::read_to_string(&lock_path)
+                    .ok()
+                    .and_then(|text| text.trim().parse().ok());
+                return Err(DataError::InUse { path, pid });
+            }
+            Err(error) => return Err(at(&lock_path, error.into())),
+        }
+        lock.set_len(0)
+            .and_then(|()| writeln!(lock, "{}", std::process::id()))
+            .map_err(|source| at(&lock_path, source))?;
+        let sandboxes = path.join("sandboxes");
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o711)
+            .create(&sandboxes)
+            .map_err(|source| at(&sandboxes, source))?;
+        let this = Self { path, _lock: lock };
+        // A stale address must not be taken for ours.
+        this.remove("endpoint")?;
+        Ok(this)
+    }
+
+    /// Where it is, absolute.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The operator's key, if one was written.
+    pub(crate) fn admin_token(&self) -> Result<Option<String>, DataError> {
+        let path = self.path.join("admin.token");
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(Some(text.trim().to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(at(&path, source)),
+        }
+    }
+
+    /// Writes the operator's key.
+    pub(crate) fn write_admin_token(&self, token: &str) -> Result<(), DataError> {
+        self.replace("admin.token", token)
+    }
+
+    /// Writes the base URL.
+    pub(crate) fn write_endpoint(&self, url: &str) -> Result<(), DataError> {
+        self.replace("endpoint", url)
+    }
+
+    /// Takes the base URL away: nobody answers there any more.
+    pub(crate) fn remove_endpoint(&self) -> Result<(), DataError> {
+        self.remove("endpoint")
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DataError> {
+        let path = self.path.join(name);
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(at(&path, source)),
+        }
+    }
+
+    /// Whoever reads the file sees the old text or the new one, never a part.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "these files are made anew at every start, so the rename needs no sync"
+    )]
+    fn replace(&self, name: &str, text: &str) -> Result<(), DataError> {
+        let path = self.path.join(name);
+        let draft = self.path.join(format!(".{name}.new"));
+        self.remove(&format!(".{name}.new"))?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&draft)
+            .map_err(|source| at(&draft, source))?;
+        writeln!(file, "{text}")
+            .and_then(|()| fs::rename(&draft, &path))
+            .map_err(|source| at(&path, source))
+    }
+}
+
+fn at(path: &Path, source: io::Error) -> DataError {
+    DataError::File {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_second_server_is_refused_and_told_by_whom() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open(dir.path()).unwrap();
+        let error = DataDir::open(dir.path()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("is used by another outlive server"), "{text}");
+        assert!(text.contains(&std::process::id().to_string()), "{text}");
+        drop(first);
+        DataDir::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn the_operators_key_is_for_the_operator_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        assert_eq!(data.admin_token().unwrap(), None);
+        data.write_admin_token("secret").unwrap();
+        data.write_admin_token("other").unwrap();
+        assert_eq!(data.admin_token().unwrap().as_deref(), Some("other"));
+        let mode = fs::metadata(dir.path().join("admin.token"))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}

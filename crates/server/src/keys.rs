@@ -1,0 +1,139 @@
+//! API keys over HTTP: `/v1/keys`, for admins.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Router,
+    extract::{Path, State},
+    http::StatusCode,
+    routing::{delete, post},
+};
+use outlive_api::{
+    error::{ApiError, ErrorCode},
+    keys::{CreateKey, CreatedKey, Key, KeyList, Role},
+    time,
+};
+
+use crate::{
+    auth::{Auth, IssueError},
+    clock,
+    http::{
+        extract::GatewayBody,
+        reply::{Data, Failure, ok},
+    },
+    limits::{NAME_BYTES_MAX, OWNER_BYTES_MAX},
+    sessions::Caller,
+    store::{KeyRecord, Owner, Store, StoreError},
+};
+
+/// What the key calls need.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    pub(crate) auth: Arc<Auth>,
+    pub(crate) store: Arc<dyn Store>,
+}
+
+/// The routes, to be mounted at `/v1/keys`.
+pub(crate) fn router() -> Router<Keys> {
+    Router::new()
+        .route("/", post(create).get(list))
+        .route("/{id}", delete(revoke))
+}
+
+async fn create(
+    State(keys): State<Keys>,
+    Extension(caller): Extension<Caller>,
+    GatewayBody(asked): GatewayBody<CreateKey>,
+) -> Result<Data<CreatedKey>, Failure> {
+    admins_only(&caller)?;
+    let owner = Owner::parse(&asked.owner).ok_or_else(|| {
+        bad(format!(
+            "owner must be 1 to {OWNER_BYTES_MAX} characters of A-Z a-z 0-9 . _ @ -"
+        ))
+    })?;
+    let name = asked.name.unwrap_or_default();
+    if name.len() > NAME_BYTES_MAX {
+        return Err(bad(format!("name is longer than {NAME_BYTES_MAX} bytes")).into());
+    }
+    let expires_at = asked
+        .expires_at
+        .map(|text| time::parse(&text).map_err(|_| bad("expires_at is not an RFC 3339 time")))
+        .transpose()?;
+    if expires_at.is_some_and(|at| at <= clock::now()) {
+        return Err(bad("expires_at has passed").into());
+    }
+    let issued = keys.auth.issue(owner, asked.role, name, expires_at).await;
+    let (record, key) = issued.map_err(|error| match error {
+        IssueError::Store(error) => store_failed(&error),
+        IssueError::Random(error) => ApiError::new(ErrorCode::InternalError, error.to_string()),
+    })?;
+    tracing::info!(key = %record.id, owner = %record.owner, by = %caller.key_id, "a key was made");
+    Ok(Data(StatusCode::CREATED, CreatedKey { id: record.id, key }))
+}
+
+async fn list(
+    State(keys): State<Keys>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Data<KeyList>, Failure> {
+    admins_only(&caller)?;
+    let all = keys
+        .store
+        .all_keys()
+        .await
+        .map_err(|error| store_failed(&error))?;
+    let keys = all
+        .into_iter()
+        .filter(|key| key.revoked_at.is_none())
+        .map(shown)
+        .collect();
+    Ok(ok(KeyList { keys }))
+}
+
+async fn revoke(
+    State(keys): State<Keys>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Data<serde_json::Value>, Failure> {
+    admins_only(&caller)?;
+    let known = keys
+        .auth
+        .revoke(&id)
+        .await
+        .map_err(|error| store_failed(&error))?;
+    if !known {
+        return Err(ApiError::new(ErrorCode::NotFound, "key not found").into());
+    }
+    tracing::info!(key = %id, by = %caller.key_id, "a key was revoked");
+    Ok(ok(serde_json::json!({ "deleted": true })))
+}
+
+fn shown(key: KeyRecord) -> Key {
+    Key {
+        id: key.id,
+        owner: key.owner.to_string(),
+        role: key.role,
+        name: Some(key.name).filter(|name| !name.is_empty()),
+        created_at: time::text(key.created_at),
+        expires_at: key.expires_at.map(time::text),
+    }
+}
+
+fn admins_only(caller: &Caller) -> Result<(), ApiError> {
+    if caller.role == Role::Admin {
+        Ok(())
+    } else {
+        Err(ApiError::new(
+            ErrorCode::Forbidden,
+            "only admins may use keys",
+        ))
+    }
+}
+
+fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> ApiError {
+    ApiError::new(ErrorCode::BadRequest, message)
+}
+
+fn store_failed(error: &StoreError) -> ApiError {
+    tracing::error!(%error, "the store failed");
+    ApiError::new(ErrorCode::InternalError, "the server's store failed")
+}

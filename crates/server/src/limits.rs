@@ -1,0 +1,109 @@
+//! Every bound of the server in one place.
+
+use std::time::Duration;
+
+/// Largest request body, bytes.
+pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Longest time a client may take to send the head of a request.
+pub(crate) const HEAD_READ_MAX: Duration = Duration::from_secs(15);
+
+/// Open connections; more wait in the kernel's accept queue.
+pub(crate) const CONNECTIONS_MAX: usize = 8192;
+
+/// How long connections may go on after the server was told to stop.
+pub(crate) const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
+
+/// How long a call waits for a supervisor that is being restarted.
+pub(crate) const AGENT_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// How long a new runtime may take until its supervisor answers.
+pub(crate) const AGENT_START_MAX: Duration = Duration::from_secs(30);
+
+/// How long a release may take before the runtime is killed: the longest stop grace has no bound,
+/// but a release kills at once, so this only covers slow disks.
+pub(crate) const RELEASE_MAX: Duration = Duration::from_secs(30);
+
+/// How long a killed keeper may take to be gone.
+pub(crate) const KEEPER_KILL_MAX: Duration = Duration::from_secs(10);
+
+/// Pause between two attempts to reach a supervisor: first and longest.
+pub(crate) const RECONNECT_MIN: Duration = Duration::from_millis(2);
+/// See [`RECONNECT_MIN`].
+pub(crate) const RECONNECT_MAX: Duration = Duration::from_millis(100);
+
+/// How long a supervisor may take to answer the handshake.
+pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+
+/// Calls of one link that wait to be written.
+pub(crate) const LINK_QUEUE_MAX: usize = 256;
+
+/// Calls of one link that wait for an answer.
+pub(crate) const LINK_PENDING_MAX: usize = 8192;
+
+/// Commands that wait for one sandbox's task.
+pub(crate) const SANDBOX_MAILBOX_MAX: usize = 256;
+
+/// How often the server tries to start a runtime again before it calls the sandbox failed.
+pub(crate) const RUNTIME_STARTS_MAX: u32 = 5;
+
+/// Delay before the second start of a runtime that failed; doubled for each further one.
+pub(crate) const RUNTIME_BACKOFF_MIN: Duration = Duration::from_millis(200);
+/// Longest of those delays.
+pub(crate) const RUNTIME_BACKOFF_MAX: Duration = Duration::from_secs(10);
+
+/// A runtime that lived this long starts with a fresh backoff.
+pub(crate) const RUNTIME_STABLE_MIN: Duration = Duration::from_secs(10);
+
+/// Sandboxes in one answer.
+pub(crate) const LIST_LIMIT_MAX: u32 = 200;
+/// Sandboxes in one answer when the caller names no limit.
+pub(crate) const LIST_LIMIT_DEFAULT: u32 = 50;
+
+/// Longest name of an owner, bytes.
+pub(crate) const OWNER_BYTES_MAX: usize = 64;
+
+/// Longest label of a key and name of a template, bytes.
+pub(crate) const NAME_BYTES_MAX: usize = 128;
+
+/// Variables of a sandbox, names and values together, bytes.
+pub(crate) const ENV_BYTES_MAX: usize = 1024 * 1024;
+
+/// Longest `ttl`, `hard_ttl` and `duration`, seconds: a hundred years.
+pub(crate) const TTL_SECONDS_MAX: u64 = 100 * 365 * 24 * 3600;
+
+/// How long an answer of the store about a key is trusted.
+pub(crate) const KEY_CACHE_MAX_AGE: Duration = Duration::from_secs(2);
+
+/// Longest bearer token, bytes.
+pub(crate) const TOKEN_BYTES_MAX: usize = 512;
+
+/// Longest answer of the launcher, bytes.
+pub(crate) const LAUNCH_ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// How long the launcher may take.
+pub(crate) const LAUNCH_MAX: Duration = Duration::from_secs(30);
+
+/// Bytes of the launcher's log that an error shows.
+pub(crate) const LAUNCH_LOG_BYTES_SHOWN: u64 = 2048;
+
+/// Processes and threads of a sandbox that asks for no limit.
+pub(crate) const PIDS_DEFAULT: u32 = 1024;
+
+/// Random ids that are tried before a creation gives up.
+pub(crate) const IDS_TRIED_MAX: u32 = 64;
+
+/// Sandboxes of one tenant, unless the configuration says otherwise.
+pub const SANDBOXES_OWNED_MAX_DEFAULT: u32 = 1000;
+
+/// Requests of one tenant a second, unless the configuration says otherwise.
+pub const REQUESTS_PER_SECOND_DEFAULT: u32 = 5000;
+
+/// Longest sleep towards a deadline of the wall clock, which may be set meanwhile.
+pub(crate) const DEADLINE_SLEEP_MAX: Duration = Duration::from_mins(1);
+
+/// How often one call wakes a sandbox that goes to sleep again under it.
+pub(crate) const WAKES_MAX: u32 = 3;
+
+/// How long a client may take nothing of what it asked for.
+pub(crate) const STALL_MAX: Duration = Duration::from_secs(30);

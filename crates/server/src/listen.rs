@@ -1,0 +1,94 @@
+//! The accept loop: connections with bounds, and an end that doesn't wait for open streams.
+
+use std::{io, sync::Arc, time::Duration};
+
+use axum::Router;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::sleep,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    http::stall::StallIo,
+    limits::{CONNECTIONS_MAX, HEAD_READ_MAX, STALL_MAX},
+};
+
+/// Accepts until `stop`; connections are tracked by `connections` and end soon after `stop`.
+pub(crate) async fn accept(
+    listener: TcpListener,
+    app: Router,
+    stop: CancellationToken,
+    connections: TaskTracker,
+) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            next = next => next,
+            () = stop.cancelled() => return,
+        };
+        match (place, accepted) {
+            (Ok(place), Ok((stream, _peer))) => {
+                connections.spawn(serve(stream, app.clone(), stop.clone(), place));
+            }
+            (Err(_closed), _) => return,
+            (Ok(_), Err(error)) => {
+                if !is_of_one_connection(&error) {
+                    // Most likely too many open files: give connections time to end.
+                    tracing::error!(%error, "no connection can be accepted");
+                    sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
+
+async fn serve(
+    stream: TcpStream,
+    app: Router,
+    stop: CancellationToken,
+    place: OwnedSemaphorePermit,
+) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection is gone already");
+        return;
+    }
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_READ_MAX);
+    let io = TokioIo::new(StallIo::new(stream, STALL_MAX));
+    let connection = builder.serve_connection_with_upgrades(io, TowerToHyperService::new(app));
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.as_mut().await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(error, "a connection ended");
+    }
+    drop(place);
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+    )
+}

@@ -1,0 +1,370 @@
+//! The two backends of one host, `namespace` and `process`: both are `outlive-agent launch` with
+//! another word in its configuration.
+//!
+//! The server may be killed while a launcher works. The launcher's standard error is a file that
+//! the server locked before it started it; the lock lives as long as the launcher does, so the
+//! next server can tell "still starting" from "nothing there".
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Seek, SeekFrom},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use outlive_api::launch::{
+    IdRange, Image, Isolation, LaunchConfig, LaunchOutcome, Limits, NetworkMode, RuntimeKind, User,
+};
+use outlive_core::id::SandboxId;
+use rustix::fs::{FlockOperation, flock};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    process::Command,
+    time::{sleep, timeout},
+};
+
+use super::{Capabilities, Place, Places, Runtime, RuntimeError, RuntimeFuture, Start};
+use crate::{
+    agents::keeper::Keeper,
+    limits::{LAUNCH_ANSWER_BYTES_MAX, LAUNCH_LOG_BYTES_SHOWN, LAUNCH_MAX, PIDS_DEFAULT},
+    sandboxes::config::{Network, bytes_of, millicores_of},
+};
+
+/// Which backend a server uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RuntimeChoice {
+    /// `namespace` where the host allows it, else `process`, said aloud.
+    #[default]
+    Auto,
+    /// Nested namespaces, or nothing.
+    Namespace,
+    /// No isolation.
+    Process,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct LauncherRuntime {
+    agent: PathBuf,
+    places: Places,
+    choice: RuntimeChoice,
+    /// Set once the host turned out to lack what `namespace` needs.
+    fell_back: AtomicBool,
+    /// What the newest launch reached.
+    isolation: Mutex<Option<Isolation>>,
+}
+
+impl LauncherRuntime {
+    /// With this agent binary.
+    pub(crate) fn new(agent: PathBuf, places: Places, choice: RuntimeChoice) -> Self {
+        Self {
+            agent,
+            places,
+            choice,
+            fell_back: AtomicBool::new(false),
+            isolation: Mutex::new(None),
+        }
+    }
+
+    fn kind(&self) -> RuntimeKind {
+        match self.choice {
+            RuntimeChoice::Process => RuntimeKind::Process,
+            RuntimeChoice::Auto if self.fell_back.load(Ordering::Relaxed) => RuntimeKind::Process,
+            RuntimeChoice::Auto | RuntimeChoice::Namespace => RuntimeKind::Namespace,
+        }
+    }
+
+    async fn begin(&self, start: Start<'_>) -> Result<Keeper, RuntimeError> {
+        let kind = self.kind();
+        match self.launch(&start, kind).await {
+            Err(RuntimeError::Launch(failure))
+                if failure.unsupported
+                    && kind == RuntimeKind::Namespace
+                    && self.choice == RuntimeChoice::Auto =>
+            {
+                self.fell_back.store(true, Ordering::Relaxed);
+                tracing::warn!(
+                    %failure,
+                    "this host can't isolate sandboxes; using runtime `process`: \
+                     NO ISOLATION between sandboxes, and none from the host"
+                );
+                self.launch(&start, RuntimeKind::Process).await
+            }
+            other => other,
+        }
+    }
+
+    async fn launch(&self, start: &Start<'_>, kind: RuntimeKind) -> Result<Keeper, RuntimeError> {
+        let place = self.places.of(start.sandbox);
+        let config = launch_config(start, kind, &place)?;
+        let log = locked_log(&place)?;
+        let outcome = timeout(LAUNCH_MAX, self.run(&config, &log)).await;
+        let launched = match outcome {
+            Ok(Ok(LaunchOutcome::Started(launched))) => launched,
+            Ok(Ok(LaunchOutcome::Failed(failure))) => return Err(failure.into()),
+            Ok(Err(error)) => return Err(launcher_failed(&error.to_string(), log)),
+            Err(_elapsed) => return Err(launcher_failed("it took too long", log)),
+        };
+        let state = place.state();
+        let keeper = Keeper::find(&state)
+            .map_err(file("looking for the keeper of", &state))?
+            .ok_or_else(|| launcher_failed("its keeper is gone again", log))?;
+        *self
+            .isolation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(launched.isolation);
+        Ok(keeper)
+    }
+
+    async fn run(&self, config: &LaunchConfig, log: &File) -> io::Result<LaunchOutcome> {
+        let message = minicbor::to_vec(config).map_err(io::Error::other)?;
+        let mut child = Command::new(&self.agent)
+            .arg("launch")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log.try_clone()?)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", self.agent.display()))
+            })?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(&message).await?;
+        }
+        let mut answer = Vec::new();
+        if let Some(stdout) = child.stdout.take() {
+            let bound = LAUNCH_ANSWER_BYTES_MAX as u64;
+            stdout.take(bound).read_to_end(&mut answer).await?;
+        }
+        let status = child.wait().await?;
+        minicbor::decode(&answer).map_err(|error| {
+            io::Error::other(format!("{status}, and its answer is unreadable: {error}"))
+        })
+    }
+
+    async fn find(&self, sandbox: &SandboxId) -> Result<Option<Keeper>, RuntimeError> {
+        let place = self.places.of(sandbox);
+        let state = place.state();
+        let mut waited = Duration::ZERO;
+        loop {
+            // The lock is looked at first: a launcher that ends in between has left its keeper.
+            let working = launcher_works(&place)?;
+            let found = Keeper::find(&state).map_err(file("looking for the keeper of", &state))?;
+            if found.is_some() || !working || waited >= LAUNCH_MAX {
+                return Ok(found);
+            }
+            let pause = Duration::from_millis(10);
+            sleep(pause).await;
+            waited += pause;
+        }
+    }
+}
+
+impl Runtime for LauncherRuntime {
+    fn capabilities(&self) -> Capabilities {
+        let known = self
+            .isolation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let (runtime, tier, protected) = match self.kind() {
+            RuntimeKind::Namespace => ("namespace", "nested", true),
+            RuntimeKind::Process => ("process", "none", false),
+        };
+        match known {
+            Some(isolation) => Capabilities {
+                runtime,
+                isolation: isolation.tier.name(),
+                journal_protected: isolation.journal_protected,
+                off: isolation.off,
+            },
+            None => Capabilities {
+                runtime,
+                isolation: tier,
+                journal_protected: protected,
+                off: Vec::new(),
+            },
+        }
+    }
+
+    fn provision<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
+        Box::pin(async move {
+            let place = self.places.of(sandbox);
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o711)
+                .create(place.dir())
+                .map_err(file("creating", place.dir()))
+        })
+    }
+
+    fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Keeper> {
+        Box::pin(self.begin(start))
+    }
+
+    fn running<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, Option<Keeper>> {
+        Box::pin(self.find(sandbox))
+    }
+
+    fn release<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
+        Box::pin(async move {
+            let place = self.places.of(sandbox);
+            // Namespaces and mounts went with the keeper; its socket is left.
+            remove(&place.state().join("agent.sock"))?;
+            remove(&place.state().join("keeper.pid"))
+        })
+    }
+
+    fn delete<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
+        Box::pin(async move {
+            let dir = self.places.of(sandbox).dir().to_owned();
+            let removed = tokio::task::spawn_blocking(move || match fs::remove_dir_all(&dir) {
+                Ok(()) => Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                Err(error) => Err(file("removing", &dir)(error)),
+            });
+            removed.await.map_err(|error| RuntimeError::Launcher {
+                message: error.to_string(),
+            })?
+        })
+    }
+}
+
+fn launch_config(
+    start: &Start<'_>,
+    kind: RuntimeKind,
+    place: &Place,
+) -> Result<LaunchConfig, RuntimeError> {
+    let directory = place.dir().to_str().ok_or_else(|| {
+        RuntimeError::Limits("the data directory's path is not valid UTF-8".to_owned())
+    })?;
+    Ok(LaunchConfig {
+        sandbox: start.sandbox.clone(),
+        generation: start.generation,
+        directory: directory.to_owned(),
+        runtime: kind,
+        ids: match kind {
+            RuntimeKind::Namespace => IdRange::of_slot(start.slot),
+            RuntimeKind::Process => None,
+        },
+        image: Image::Host,
+        network: match (kind, start.config.network) {
+            (RuntimeKind::Namespace, None | Some(Network::None)) => NetworkMode::None,
+            (RuntimeKind::Namespace, Some(Network::Host))
+            | (RuntimeKind::Process, None | Some(Network::Host)) => NetworkMode::Host,
+            (RuntimeKind::Process, Some(Network::None)) => {
+                return Err(RuntimeError::Limits(
+                    "runtime `process` can't take the network away".to_owned(),
+                ));
+            }
+        },
+        hostname: start.sandbox.as_str().to_owned(),
+        env: start.config.env_vars.clone(),
+        user: start.config.user.map_or(User::ROOT, |ids| User {
+            uid: ids.uid,
+            gid: ids.gid,
+        }),
+        cwd: String::new(),
+        limits: limits(start, kind)?,
+    })
+}
+
+fn limits(start: &Start<'_>, kind: RuntimeKind) -> Result<Limits, RuntimeError> {
+    let asked = start.config.resources.clone().unwrap_or_default();
+    let unreadable = |what: &str| RuntimeError::Limits(format!("resources.{what} is unreadable"));
+    let memory = asked
+        .memory
+        .map(|text| bytes_of(&text).ok_or_else(|| unreadable("memory")))
+        .transpose()?;
+    let cpu = asked
+        .cpu
+        .map(|text| {
+            millicores_of(&text)
+                .and_then(|milli| u32::try_from(milli).ok())
+                .ok_or_else(|| unreadable("cpu"))
+        })
+        .transpose()?;
+    let pids = asked
+        .pids
+        .map(|pids| u32::try_from(pids).map_err(|_| unreadable("pids")))
+        .transpose()?;
+    let pids_default = match kind {
+        RuntimeKind::Namespace => Some(PIDS_DEFAULT),
+        RuntimeKind::Process => None,
+    };
+    Ok(Limits {
+        memory_bytes_max: memory,
+        pids_max: pids.or(pids_default),
+        cpu_millis_max: cpu,
+    })
+}
+
+/// Opens the launcher's log and locks it. Fails while another launcher works.
+fn locked_log(place: &Place) -> Result<File, RuntimeError> {
+    let path = place.launch_log();
+    let log = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(file("opening", &path))?;
+    flock(&log, FlockOperation::NonBlockingLockExclusive)
+        .map_err(io::Error::from)
+        .map_err(file("locking", &path))?;
+    log.set_len(0).map_err(file("clearing", &path))?;
+    Ok(log)
+}
+
+fn launcher_works(place: &Place) -> Result<bool, RuntimeError> {
+    let path = place.launch_log();
+    let log = match File::open(&path) {
+        Ok(log) => log,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(file("opening", &path)(error)),
+    };
+    match flock(&log, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(false),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+        Err(error) => Err(file("locking", &path)(error.into())),
+    }
+}
+
+fn launcher_failed(how: &str, mut log: File) -> RuntimeError {
+    let mut said = String::new();
+    let read = log.seek(SeekFrom::Start(0)).and_then(|_| {
+        (&mut log)
+            .take(LAUNCH_LOG_BYTES_SHOWN)
+            .read_to_string(&mut said)
+    });
+    if let Err(error) = read {
+        tracing::debug!(%error, "a launcher's log can't be read");
+    }
+    RuntimeError::Launcher {
+        message: format!("{how}; it said: {}", said.trim()),
+    }
+}
+
+fn remove(path: &Path) -> Result<(), RuntimeError> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(file("removing", path)(error)),
+    }
+}
+
+fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RuntimeError {
+    let path = path.to_owned();
+    move |source| RuntimeError::File {
+        action,
+        path,
+        source,
+    }
+}

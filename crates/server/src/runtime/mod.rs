@@ -1,0 +1,98 @@
+//! What runs a sandbox: the backends behind one trait.
+//!
+//! A backend starts generations of a runtime, tidies up after them and removes a sandbox's disk.
+//! It never ends a runtime that answers: that is the supervisor's own work (`Release`), because
+//! only the supervisor can journal it.
+
+mod launcher;
+mod place;
+
+use std::{fmt, path::PathBuf};
+
+use futures_util::future::BoxFuture;
+use outlive_core::id::{Generation, SandboxId};
+
+pub use self::launcher::RuntimeChoice;
+pub(crate) use self::{
+    launcher::LauncherRuntime,
+    place::{Place, Places},
+};
+use crate::{agents::keeper::Keeper, sandboxes::config::SandboxConfig};
+
+/// A backend could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RuntimeError {
+    /// The launcher said no.
+    #[error("the runtime could not be started: {0}")]
+    Launch(#[from] outlive_api::launch::LaunchFailure),
+    /// The launcher itself failed.
+    #[error("the launcher failed: {message}")]
+    Launcher {
+        /// How.
+        message: String,
+    },
+    /// A file of the sandbox could not be made, read or removed.
+    #[error("{action} {}: {source}", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A limit that can't be enforced here is refused, not ignored.
+    #[error("{0}")]
+    Limits(String),
+}
+
+/// What a backend can do, for `/healthz`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Capabilities {
+    /// Its name.
+    pub(crate) runtime: &'static str,
+    /// The isolation tier.
+    pub(crate) isolation: &'static str,
+    /// Whether the workload's root is kept from the journal.
+    pub(crate) journal_protected: bool,
+    /// What is off, one sentence each.
+    pub(crate) off: Vec<String>,
+}
+
+/// One start of a runtime.
+#[derive(Debug)]
+pub(crate) struct Start<'a> {
+    /// Whose.
+    pub(crate) sandbox: &'a SandboxId,
+    /// Which.
+    pub(crate) generation: Generation,
+    /// What it was asked to be.
+    pub(crate) config: &'a SandboxConfig,
+    /// Its range of host ids.
+    pub(crate) slot: u16,
+}
+
+/// The answer of a backend.
+pub(crate) type RuntimeFuture<'a, T> = BoxFuture<'a, Result<T, RuntimeError>>;
+
+/// A backend. Every operation may be repeated after a crash of the server.
+pub(crate) trait Runtime: fmt::Debug + Send + Sync {
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Makes the sandbox's disk, if it isn't there.
+    fn provision<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()>;
+
+    /// Starts a generation; returns once its supervisor's socket accepts.
+    fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Keeper>;
+
+    /// The keeper that runs for this sandbox, if one does. Waits for a start that an earlier
+    /// server began and that is still going on.
+    fn running<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, Option<Keeper>>;
+
+    /// Tidies up after a runtime whose keeper is gone; the disk stays.
+    fn release<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()>;
+
+    /// Removes the disk of a sandbox that was released.
+    fn delete<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()>;
+}

@@ -1,0 +1,60 @@
+//! Where the sandboxes of this server lie on the host.
+
+use std::path::{Path, PathBuf};
+
+use outlive_core::id::{SandboxId, SessionId};
+
+/// `DIR/sandboxes`.
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    root: PathBuf,
+}
+
+impl Places {
+    /// In a server's data directory.
+    pub(crate) fn new(data: &Path) -> Self {
+        Self {
+            root: data.join("sandboxes"),
+        }
+    }
+
+    /// One of them.
+    pub(crate) fn of(&self, sandbox: &SandboxId) -> Place {
+        Place {
+            dir: self.root.join(sandbox.as_str()),
+        }
+    }
+}
+
+/// `DIR/sandboxes/<sbx-id>`.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    dir: PathBuf,
+}
+
+impl Place {
+    /// The directory itself.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The agent's state directory.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+
+    /// All journals.
+    pub(crate) fn journals(&self) -> PathBuf {
+        self.dir.join("state/sessions")
+    }
+
+    /// One session's journal.
+    pub(crate) fn journal(&self, session: &SessionId) -> PathBuf {
+        self.journals().join(session.as_str())
+    }
+
+    /// What the launcher printed; locked while it works.
+    pub(crate) fn launch_log(&self) -> PathBuf {
+        self.dir.join("launch.log")
+    }
+}

@@ -1,0 +1,315 @@
+//! What a sandbox was asked to be: variables, deadlines, limits. Checked once, kept as text in
+//! the store.
+
+use std::collections::BTreeMap;
+
+use outlive_api::{
+    error::{ApiError, ErrorCode},
+    sandbox as wire,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{ENV_BYTES_MAX, TTL_SECONDS_MAX};
+
+/// The configuration of a sandbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SandboxConfig {
+    /// Variables for every attempt.
+    pub(crate) env_vars: BTreeMap<String, String>,
+    /// Paused this many seconds after the last refresh.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ttl: Option<u64>,
+    /// Deleted this many seconds after its creation or last refresh of the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hard_ttl: Option<u64>,
+    /// Whether calls wake it.
+    pub(crate) auto_resume: bool,
+    /// What its workload may use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resources: Option<Resources>,
+    /// What it reaches; the backend's default when not named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) network: Option<Network>,
+    /// Whom its commands run as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) user: Option<Ids>,
+}
+
+/// What a sandbox reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Network {
+    /// Itself.
+    None,
+    /// What the host reaches.
+    Host,
+}
+
+/// A user and group inside a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ids {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+impl Default for SandboxConfig {
+    fn default() -> Self {
+        Self {
+            env_vars: BTreeMap::new(),
+            ttl: None,
+            hard_ttl: None,
+            auto_resume: true,
+            resources: None,
+            network: None,
+            user: None,
+        }
+    }
+}
+
+/// Limits of a workload.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Resources {
+    /// Such as `512Mi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) memory: Option<String>,
+    /// Cores, such as `0.5` or `500m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu: Option<String>,
+    /// Processes and threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pids: Option<u64>,
+}
+
+impl From<Resources> for wire::Resources {
+    fn from(resources: Resources) -> Self {
+        Self {
+            memory: resources.memory,
+            cpu: resources.cpu,
+            pids: resources.pids.and_then(|pids| i64::try_from(pids).ok()),
+            disk: None,
+        }
+    }
+}
+
+impl SandboxConfig {
+    /// The form in the store.
+    pub(crate) fn to_text(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string(self)
+    }
+
+    /// Back from the store.
+    pub(crate) fn from_text(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+}
+
+/// What an update changes; what is not named stays.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(crate) struct ConfigChange {
+    pub(crate) env_vars: Option<BTreeMap<String, String>>,
+    /// 0 turns it off.
+    pub(crate) ttl: Option<u64>,
+    /// 0 turns it off.
+    pub(crate) hard_ttl: Option<u64>,
+    pub(crate) auto_resume: Option<bool>,
+    pub(crate) resources: Option<Resources>,
+    pub(crate) network: Option<Network>,
+    pub(crate) user: Option<Ids>,
+}
+
+impl ConfigChange {
+    /// Applies everything but the deadlines, which belong to the record.
+    pub(crate) fn apply(self, config: &mut SandboxConfig) {
+        if let Some(env_vars) = self.env_vars {
+            config.env_vars = env_vars;
+        }
+        if let Some(ttl) = self.ttl {
+            config.ttl = (ttl > 0).then_some(ttl);
+        }
+        if let Some(ttl) = self.hard_ttl {
+            config.hard_ttl = (ttl > 0).then_some(ttl);
+        }
+        if let Some(auto_resume) = self.auto_resume {
+            config.auto_resume = auto_resume;
+        }
+        config.resources = self.resources.or_else(|| config.resources.take());
+        config.network = self.network.or(config.network);
+        config.user = self.user.or(config.user);
+    }
+}
+
+/// Checks what a client asks for.
+pub(crate) fn check(asked: wire::SandboxConfig) -> Result<ConfigChange, ApiError> {
+    if asked.webhook.is_some_and(|value| !value.is_null()) {
+        return Err(not_implemented("webhooks"));
+    }
+    if asked.services.is_some_and(|services| !services.is_empty()) {
+        return Err(not_implemented("services"));
+    }
+    Ok(ConfigChange {
+        env_vars: asked.env_vars.map(check_env).transpose()?,
+        ttl: asked.ttl.map(|ttl| check_seconds("ttl", ttl)).transpose()?,
+        hard_ttl: asked
+            .hard_ttl
+            .map(|ttl| check_seconds("hard_ttl", ttl))
+            .transpose()?,
+        auto_resume: asked.auto_resume,
+        resources: asked.resources.map(check_resources).transpose()?,
+        network: asked
+            .network
+            .filter(|value| !value.is_null())
+            .map(|value| check_network(&value))
+            .transpose()?,
+        user: asked.user.map(|user| check_user(&user)).transpose()?,
+    })
+}
+
+/// Whole seconds, bounded.
+pub(crate) fn check_seconds(name: &str, seconds: i64) -> Result<u64, ApiError> {
+    u64::try_from(seconds)
+        .ok()
+        .filter(|seconds| *seconds <= TTL_SECONDS_MAX)
+        .ok_or_else(|| bad(format!("{name} must be 0 to {TTL_SECONDS_MAX} seconds")))
+}
+
+fn check_env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, ApiError> {
+    let mut bytes = 0_usize;
+    for (name, value) in &env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            return Err(bad(
+                "env_vars: a name is empty or holds '=', or a name or value holds a NUL",
+            ));
+        }
+        bytes = bytes.saturating_add(name.len() + value.len());
+    }
+    if bytes > ENV_BYTES_MAX {
+        return Err(bad(format!(
+            "env_vars hold more than {ENV_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(env)
+}
+
+fn check_resources(asked: wire::Resources) -> Result<Resources, ApiError> {
+    let quantity = |name: &str, text: Option<String>, read: fn(&str) -> Option<u64>| match text {
+        Some(text) if read(&text).is_none_or(|value| value == 0) => Err(bad(format!(
+            "resources.{name} is not a quantity such as 512Mi or 0.5"
+        ))),
+        text => Ok(text),
+    };
+    let pids = match asked.pids {
+        Some(pids) => Some(
+            u64::try_from(pids)
+                .ok()
+                .filter(|pids| (1..=u64::from(u32::MAX)).contains(pids))
+                .ok_or_else(|| bad("resources.pids must be 1 or more"))?,
+        ),
+        None => None,
+    };
+    if asked.disk.is_some() {
+        return Err(not_implemented("resources.disk"));
+    }
+    Ok(Resources {
+        memory: quantity("memory", asked.memory, bytes_of)?,
+        cpu: quantity("cpu", asked.cpu, millicores_of)?,
+        pids,
+    })
+}
+
+fn check_network(value: &serde_json::Value) -> Result<Network, ApiError> {
+    match value.get("mode").and_then(serde_json::Value::as_str) {
+        Some("none") if value.get("egress").is_none() => Ok(Network::None),
+        Some("host") if value.get("egress").is_none() => Ok(Network::Host),
+        _ => Err(not_implemented("a network other than none or host")),
+    }
+}
+
+/// `uid` or `uid:gid`, in numbers; `root` for both 0.
+fn check_user(text: &str) -> Result<Ids, ApiError> {
+    let (uid, gid) = text.split_once(':').unwrap_or((text, text));
+    let id = |text: &str| match text {
+        "root" => Some(0),
+        digits => digits.parse::<u32>().ok().filter(|id| *id < 65_536),
+    };
+    id(uid)
+        .zip(id(gid))
+        .map(|(uid, gid)| Ids { uid, gid })
+        .ok_or_else(|| bad("user must be uid or uid:gid, numbers below 65536, or root"))
+}
+
+fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> ApiError {
+    ApiError::new(ErrorCode::BadRequest, message)
+}
+
+fn not_implemented(what: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::NotImplemented,
+        format!("{what} can't be used yet"),
+    )
+}
+
+/// Bytes of a quantity such as `512Mi`, `2G` or `1048576`.
+pub(crate) fn bytes_of(quantity: &str) -> Option<u64> {
+    const UNITS: [(&str, u64); 9] = [
+        ("Ki", 1 << 10),
+        ("Mi", 1 << 20),
+        ("Gi", 1 << 30),
+        ("Ti", 1 << 40),
+        ("k", 1_000),
+        ("K", 1_000),
+        ("M", 1_000_000),
+        ("G", 1_000_000_000),
+        ("T", 1_000_000_000_000),
+    ];
+    let text = quantity.trim();
+    let (digits, unit) = UNITS
+        .iter()
+        .find_map(|(name, factor)| text.strip_suffix(name).map(|digits| (digits, *factor)))
+        .unwrap_or((text, 1));
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// Thousandths of a core of a quantity such as `0.5`, `2` or `500m`.
+pub(crate) fn millicores_of(quantity: &str) -> Option<u64> {
+    let text = quantity.trim();
+    if let Some(milli) = text.strip_suffix('m') {
+        let plain = !milli.is_empty() && milli.bytes().all(|b| b.is_ascii_digit());
+        return plain.then(|| milli.parse().ok()).flatten();
+    }
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(part) || part.len() > 3 {
+        return None;
+    }
+    let part: u64 = format!("{part:0<3}").parse().ok()?;
+    whole
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1000)?
+        .checked_add(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_read_as_kubernetes_writes_them() {
+        assert_eq!(bytes_of("512Mi"), Some(512 << 20));
+        assert_eq!(bytes_of("2G"), Some(2_000_000_000));
+        assert_eq!(bytes_of("1048576"), Some(1 << 20));
+        for bad in ["", "Mi", "-1Mi", "1.5Gi", "99999999999999Ti", "1 Mi", "+1"] {
+            assert_eq!(bytes_of(bad), None, "{bad}");
+        }
+        assert_eq!(millicores_of("0.5"), Some(500));
+        assert_eq!(millicores_of("2"), Some(2000));
+        assert_eq!(millicores_of("250m"), Some(250));
+        for bad in ["", "m", "-1", "0.0001", "1e3", ".5"] {
+            assert_eq!(millicores_of(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! A sandbox as the rest of the server sees it: reads are answered here, changes are asked of
+//! its task.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use outlive_api::agent::{Outcome, Request, SessionView};
+use outlive_core::{
+    id::{SandboxId, SessionId},
+    session::Rejection,
+};
+use tokio::sync::{mpsc, watch};
+
+use super::{
+    config::ConfigChange,
+    task::{Command, ask},
+};
+use crate::{
+    agents::{
+        agent::{Agent, NoAnswer},
+        link::Lost,
+        offline,
+        tails::Tails,
+    },
+    limits::WAKES_MAX,
+    runtime::Place,
+    sessions::{Answer, CallError, SandboxHandle, Tail},
+    store::{Observed, Owner, SandboxRecord},
+};
+
+/// What is known of a sandbox right now.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    pub(crate) record: Arc<SandboxRecord>,
+    pub(crate) agent: Option<Arc<Agent>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    id: SandboxId,
+    owner: Owner,
+    mailbox: mpsc::Sender<Command>,
+    snapshot: watch::Receiver<Snapshot>,
+    tails: Arc<Tails>,
+    place: Place,
+}
+
+impl Sandbox {
+    pub(super) fn new(
+        id: SandboxId,
+        owner: Owner,
+        mailbox: mpsc::Sender<Command>,
+        snapshot: watch::Receiver<Snapshot>,
+        tails: Arc<Tails>,
+        place: Place,
+    ) -> Self {
+        Self {
+            id,
+            owner,
+            mailbox,
+            snapshot,
+            tails,
+            place,
+        }
+    }
+
+    /// The tenant.
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// What the store says of it.
+    pub(crate) fn record(&self) -> Arc<SandboxRecord> {
+        Arc::clone(&self.snapshot.borrow().record)
+    }
+
+    /// Keeps the disk only.
+    pub(crate) async fn pause(&self) -> Result<(), CallError> {
+        ask(&self.mailbox, Command::Pause).await
+    }
+
+    /// Has a runtime, whatever `auto_resume` says.
+    pub(crate) async fn resume(&self) -> Result<(), CallError> {
+        ask(&self.mailbox, Command::Resume).await
+    }
+
+    /// Moves its deadline.
+    pub(crate) async fn refresh(&self, duration: Option<u64>) -> Result<(), CallError> {
+        ask(&self.mailbox, |reply| Command::Refresh(duration, reply)).await
+    }
+
+    /// Changes its configuration.
+    pub(crate) async fn configure(&self, change: ConfigChange) -> Result<(), CallError> {
+        ask(&self.mailbox, |reply| {
+            Command::Configure(Box::new(change), reply)
+        })
+        .await
+    }
+
+    /// Removes it.
+    pub(crate) async fn delete(&self) -> Result<(), CallError> {
+        ask(&self.mailbox, Command::Delete).await
+    }
+
+    /// The runtime that answers; wakes the sandbox where that is allowed.
+    async fn awake(&self) -> Result<Arc<Agent>, CallError> {
+        for _ in 0..WAKES_MAX {
+            let snapshot = self.snapshot.borrow().clone();
+            match snapshot.record.observed {
+                Observed::Running => {
+                    if let Some(agent) = snapshot.agent {
+                        return Ok(agent);
+                    }
+                }
+                Observed::Releasing => return Err(unavailable("the sandbox is pausing", 1)),
+                Observed::Deleting => return Err(CallError::NoSandbox),
+                Observed::Starting | Observed::Released | Observed::Failed => {}
+            }
+            ask(&self.mailbox, Command::Wake).await?;
+        }
+        Err(unavailable("the sandbox does not stay awake", 5))
+    }
+
+    async fn call_awake(&self, request: Request) -> Result<Outcome, CallError> {
+        let mut last = Lost::NotSent;
+        for _ in 0..WAKES_MAX {
+            let agent = self.awake().await?;
+            match agent.call(request.clone()).await {
+                Ok(outcome) => return accept(outcome),
+                Err(NoAnswer::RuntimeGone { call }) => {
+                    last = call;
+                    if call == Lost::Unknown && !safe_in_next_generation(&request) {
+                        return Err(no_answer(&NoAnswer::Unknown));
+                    }
+                    // The task learns of the end on its own; wait until it did.
+                    self.until_replaced(&agent).await;
+                }
+                Err(other) => return Err(no_answer(&other)),
+            }
+        }
+        Err(no_answer(&NoAnswer::RuntimeGone { call: last }))
+    }
+
+    async fn until_replaced(&self, dead: &Arc<Agent>) {
+        let mut snapshot = self.snapshot.clone();
+        let changed = snapshot.wait_for(|now| {
+            now.agent
+                .as_ref()
+                .is_none_or(|agent| !Arc::ptr_eq(agent, dead))
+        });
+        if changed.await.is_err() {
+            tracing::trace!("a sandbox ended under a call");
+        }
+    }
+
+    /// Asks a runtime that lives, without waking one; nothing when none answers.
+    async fn ask_live(&self, request: Request) -> Option<Result<Outcome, CallError>> {
+        let snapshot = self.snapshot.borrow().clone();
+        if snapshot.record.observed == Observed::Deleting {
+            return Some(Err(CallError::NoSandbox));
+        }
+        let agent = snapshot.agent?;
+        match agent.call(request).await {
+            Ok(outcome) => Some(accept(outcome)),
+            // Its files answer.
+            Err(NoAnswer::Away | NoAnswer::Unknown | NoAnswer::RuntimeGone { .. }) => None,
+        }
+    }
+
+    async fn list_now(&self) -> Result<Vec<SessionView>, CallError> {
+        match self.ask_live(Request::List).await {
+            Some(Ok(Outcome::Sessions(views))) => Ok(views),
+            Some(Ok(other)) => Err(unexpected(&other)),
+            // So many sessions that they don't fit into one answer: one by one.
+            Some(Err(CallError::Failed { .. })) => self.list_singly().await,
+            Some(Err(error)) => Err(error),
+            None => offline::list(&self.place).await,
+        }
+    }
+
+    async fn list_singly(&self) -> Result<Vec<SessionView>, CallError> {
+        let mut views = Vec::new();
+        for session in self.tails.sessions() {
+            match self.view_now(&session).await {
+                Ok(view) => views.push(view),
+                Err(CallError::Rejected(Rejection::NotFound)) => {} // Deleted meanwhile.
+                Err(error) => return Err(error),
+            }
+        }
+        offline::sort(&mut views);
+        Ok(views)
+    }
+
+    async fn view_now(&self, session: &SessionId) -> Result<SessionView, CallError> {
+        match self.ask_live(Request::Get(session.clone())).await {
+            Some(Ok(Outcome::Session(view))) => Ok(*view),
+            Some(Ok(other)) => Err(unexpected(&other)),
+            Some(Err(error)) => Err(error),
+            None => offline::view(&self.place, session).await,
+        }
+    }
+
+    async fn tail_now(&self, session: &SessionId) -> Result<watch::Receiver<Tail>, CallError> {
+        if let Some(tail) = self.tails.follow(session) {
+            return Ok(tail);
+        }
+        let view = self.view_now(session).await?;
+        self.tails.moved(session, view.earliest, view.latest);
+        self.tails
+            .follow(session)
+            .ok_or(CallError::Rejected(Rejection::NotFound))
+    }
+}
+
+impl SandboxHandle for Sandbox {
+    fn id(&self) -> &SandboxId {
+        &self.id
+    }
+
+    fn call(&self, request: Request) -> Answer<'_, Outcome> {
+        Box::pin(self.call_awake(request))
+    }
+
+    fn wake(&self) -> Answer<'_, ()> {
+        Box::pin(async move { self.awake().await.map(drop) })
+    }
+
+    fn list(&self) -> Answer<'_, Vec<SessionView>> {
+        Box::pin(self.list_now())
+    }
+
+    fn view<'a>(&'a self, session: &'a SessionId) -> Answer<'a, SessionView> {
+        Box::pin(self.view_now(session))
+    }
+
+    fn tail<'a>(&'a self, session: &'a SessionId) -> Answer<'a, watch::Receiver<Tail>> {
+        Box::pin(self.tail_now(session))
+    }
+
+    fn journal<'a>(&'a self, session: &'a SessionId) -> Answer<'a, PathBuf> {
+        Box::pin(async move { Ok(self.place.journal(session)) })
+    }
+}
+
+/// Requests that may go to the next generation although the last one may have carried them out:
+/// those that the journal recognises, or that say what should be.
+fn safe_in_next_generation(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Get(_)
+            | Request::List
+            | Request::Health
+            | Request::Configure { .. }
+            | Request::SetDesiredState { .. }
+            | Request::Delete(_)
+            | Request::Write { .. }
+    )
+}
+
+fn accept(outcome: Outcome) -> Result<Outcome, CallError> {
+    match outcome {
+        Outcome::Rejected(rejection) => Err(rejection.into()),
+        Outcome::Failed { message } => Err(CallError::Failed { message }),
+        fine => Ok(fine),
+    }
+}
+
+fn unexpected(outcome: &Outcome) -> CallError {
+    tracing::error!(?outcome, "an answer to another question");
+    CallError::Failed {
+        message: "the supervisor gave an answer to another question".to_owned(),
+    }
+}
+
+fn no_answer(error: &NoAnswer) -> CallError {
+    unavailable(&error.to_string(), 1)
+}
+
+fn unavailable(message: &str, retry_after_seconds: u64) -> CallError {
+    CallError::Unavailable {
+        message: message.to_owned(),
+        retry_after: Duration::from_secs(retry_after_seconds),
+    }
+}

@@ -1,0 +1,273 @@
+//! The sandboxes of this server: who they are, what runs them, how they change.
+//!
+//! ```text
+//!                 create ► starting ◄──────── wake, resume ────────┐
+//!                            │  ▲                                  │
+//!                     answers│  │runtime died                      │
+//!                            ▼  │                                  │
+//!        failed ◄─ no start─ running ── pause, ttl ► releasing ► released
+//!                            │                                     │
+//!        any ── delete, hard_ttl ► deleting ► (no trace)           │
+//! ```
+//! Every sandbox is owned by one task ([`task`]) with a mailbox. It writes what it is about to do
+//! into the store, does it, and writes what came of it; the task of the next server goes on from
+//! there. Others see a published snapshot and hold a [`Sandbox`], which answers reads by itself
+//! and asks the task only when something must change.
+
+pub(crate) mod config;
+mod handle;
+pub(crate) mod rest;
+mod task;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use outlive_core::id::{Generation, SandboxId};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub(crate) use self::handle::{Sandbox, Snapshot};
+use self::{config::SandboxConfig, task::Task};
+use crate::{
+    agents::tails::Tails,
+    clock,
+    limits::{IDS_TRIED_MAX, SANDBOX_MAILBOX_MAX},
+    runtime::{Capabilities, Places, Runtime},
+    sessions::{Answer, CallError, Caller, SandboxHandle, Sandboxes},
+    store::{
+        Desired, Inserted, Observed, Owner, SandboxFilter, SandboxPage, SandboxRecord, Store,
+        StoreError,
+    },
+};
+
+/// How many host id ranges there are (`outlive_api::launch::IdRange`).
+const SLOTS: u16 = 28_672;
+
+/// What all sandboxes share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) places: Places,
+    pub(crate) tasks: TaskTracker,
+    /// The server is going; sandboxes stay.
+    pub(crate) stop: CancellationToken,
+    pub(crate) owned_max: u32,
+    sandboxes: RwLock<HashMap<SandboxId, Arc<Sandbox>>>,
+}
+
+/// All sandboxes of this server.
+#[derive(Debug, Clone)]
+pub(crate) struct Engine {
+    shared: Arc<Shared>,
+}
+
+/// What a creation asks for.
+#[derive(Debug)]
+pub(crate) struct NewSandbox {
+    pub(crate) owner: Owner,
+    pub(crate) template: String,
+    pub(crate) config: SandboxConfig,
+}
+
+impl Engine {
+    /// With these parts, and no sandboxes yet.
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        runtime: Arc<dyn Runtime>,
+        places: Places,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+        owned_max: u32,
+    ) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                store,
+                runtime,
+                places,
+                tasks,
+                stop,
+                owned_max,
+                sandboxes: RwLock::new(HashMap::new()),
+            }),
+        }
+    }
+
+    /// Takes up the sandboxes of the server before: finds live agents, finishes what was begun.
+    /// Returns once every sandbox has a task; they settle on their own.
+    pub(crate) async fn take_up(&self) -> Result<usize, StoreError> {
+        let records = self.shared.store.all_sandboxes().await?;
+        let count = records.len();
+        for record in records {
+            self.adopt(record, None);
+        }
+        Ok(count)
+    }
+
+    /// Makes a sandbox; returns once its supervisor answers.
+    pub(crate) async fn create(&self, new: NewSandbox) -> Result<Arc<Sandbox>, CallError> {
+        let record = self.insert(new).await?;
+        let (reply, answer) = oneshot::channel();
+        let sandbox = self.adopt(record, Some(reply));
+        match answer.await {
+            Ok(Ok(())) => Ok(sandbox),
+            Ok(Err(error)) => Err(error),
+            Err(_gone) => Err(going_away()),
+        }
+    }
+
+    async fn insert(&self, new: NewSandbox) -> Result<SandboxRecord, CallError> {
+        let now = clock::now();
+        let mut record = SandboxRecord {
+            id: SandboxId::from_bits(0),
+            owner: new.owner,
+            template: new.template,
+            desired: Desired::Running,
+            observed: Observed::Starting,
+            why: None,
+            generation: Generation::FIRST,
+            slot: 0,
+            created_at: now,
+            updated_at: now,
+            claimed_at: now,
+            expires_at: new.config.ttl.map(|ttl| now + seconds(ttl)),
+            hard_expires_at: new.config.hard_ttl.map(|ttl| now + seconds(ttl)),
+            config: new.config,
+        };
+        for _ in 0..IDS_TRIED_MAX {
+            let bits = random()?;
+            record.id = SandboxId::from_bits(bits);
+            record.slot = u16::try_from((bits >> 12) % u64::from(SLOTS)).unwrap_or(0);
+            let inserted = self
+                .shared
+                .store
+                .insert_sandbox(&record, self.shared.owned_max);
+            match inserted.await.map_err(|error| store_failed(&error))? {
+                Inserted::Yes => return Ok(record),
+                Inserted::Collision => {}
+                Inserted::OverQuota => {
+                    return Err(CallError::QuotaExceeded {
+                        message: format!(
+                            "the tenant has {} sandboxes, the most it may have",
+                            self.shared.owned_max
+                        ),
+                    });
+                }
+            }
+        }
+        Err(CallError::Failed {
+            message: "no free range of host ids was found".to_owned(),
+        })
+    }
+
+    /// Gives a sandbox its task.
+    fn adopt(&self, record: SandboxRecord, created: Option<task::Reply>) -> Arc<Sandbox> {
+        let (mailbox, commands) = mpsc::channel(SANDBOX_MAILBOX_MAX);
+        let (publish, snapshot) = watch::channel(Snapshot {
+            record: Arc::new(record.clone()),
+            agent: None,
+        });
+        let tails = Arc::new(Tails::default());
+        let sandbox = Arc::new(Sandbox::new(
+            record.id.clone(),
+            record.owner.clone(),
+            mailbox,
+            snapshot,
+            Arc::clone(&tails),
+            self.shared.places.of(&record.id),
+        ));
+        self.shared
+            .sandboxes
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(record.id.clone(), Arc::clone(&sandbox));
+        let task = Task::new(Arc::clone(&self.shared), record, publish, tails);
+        self.shared.tasks.spawn(task.run(commands, created));
+        sandbox
+    }
+
+    /// A sandbox of this owner.
+    pub(crate) fn get(&self, owner: &str, id: &SandboxId) -> Result<Arc<Sandbox>, CallError> {
+        self.shared
+            .sandboxes
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(id)
+            .filter(|sandbox| sandbox.owner().as_str() == owner)
+            .cloned()
+            .ok_or(CallError::NoSandbox)
+    }
+
+    /// What the backend can do.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        self.shared.runtime.capabilities()
+    }
+
+    /// Fails when the store can't be used.
+    pub(crate) async fn check(&self) -> Result<(), StoreError> {
+        self.shared.store.check().await
+    }
+
+    /// One page of an owner's sandboxes.
+    pub(crate) async fn page(
+        &self,
+        owner: &Owner,
+        filter: &SandboxFilter,
+        limit: u32,
+        offset: u64,
+    ) -> Result<SandboxPage, CallError> {
+        let page = self
+            .shared
+            .store
+            .page_sandboxes(owner, filter, limit, offset);
+        page.await.map_err(|error| store_failed(&error))
+    }
+}
+
+impl Shared {
+    fn forget(&self, id: &SandboxId) {
+        self.sandboxes
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(id);
+    }
+}
+
+impl Sandboxes for Engine {
+    fn find<'a>(
+        &'a self,
+        caller: &'a Caller,
+        sandbox: &'a SandboxId,
+    ) -> Answer<'a, Arc<dyn SandboxHandle>> {
+        Box::pin(async move {
+            let found = self.get(&caller.owner, sandbox)?;
+            Ok(found as Arc<dyn SandboxHandle>)
+        })
+    }
+}
+
+fn seconds(count: u64) -> std::time::Duration {
+    std::time::Duration::from_secs(count)
+}
+
+fn random() -> Result<u64, CallError> {
+    getrandom::u64().map_err(|error| CallError::Failed {
+        message: format!("the system gives no random numbers: {error}"),
+    })
+}
+
+fn store_failed(error: &StoreError) -> CallError {
+    tracing::error!(%error, "the store failed");
+    CallError::Failed {
+        message: "the server's store failed".to_owned(),
+    }
+}
+
+fn going_away() -> CallError {
+    CallError::Unavailable {
+        message: "the server is going away".to_owned(),
+        retry_after: seconds(1),
+    }
+}

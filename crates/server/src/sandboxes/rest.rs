@@ -1,0 +1,405 @@
+//! The sandbox calls of the supervised dialect: `/api/v1/sandboxes`.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Router,
+    extract::{Path, State},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{any, get, post},
+};
+use outlive_api::{
+    error::{Action, ApiError, ErrorCode},
+    sandbox::{
+        CreateSandbox, CreatedSandbox, Message, PausedSandbox, RefreshSandbox, RefreshedSandbox,
+        ResumedSandbox, RuntimeInfo, Sandbox as SandboxAnswer, SandboxList, SandboxStatus,
+        SandboxStatusAnswer, SandboxSummary, UpdateSandbox,
+    },
+    time,
+};
+use outlive_core::{id::SandboxId, time::Timestamp};
+
+use super::{
+    Engine, NewSandbox, Sandbox,
+    config::{SandboxConfig, check, check_seconds},
+};
+use crate::{
+    http::{
+        extract::{OptionalGatewayBody as Body, Query},
+        reply::{Data, Failure, session_error},
+    },
+    limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, NAME_BYTES_MAX},
+    sessions::{CallError, Caller},
+    store::{Observed, Owner, SandboxFilter, SandboxRecord},
+};
+
+/// The only template there is: the host's own programs.
+const TEMPLATE: &str = "default";
+
+/// The routes, to be mounted at `/api/v1/sandboxes`.
+pub(crate) fn router() -> Router<Engine> {
+    let later = [
+        "fork",
+        "contexts",
+        "services",
+        "network",
+        "files",
+        "snapshots",
+        "mounts",
+        "logs",
+        "events",
+        "metrics",
+    ];
+    let router = Router::new()
+        .route("/", post(create).get(list))
+        .route("/{id}", get(show).put(update).delete(delete))
+        .route("/{id}/status", get(status))
+        .route("/{id}/pause", post(pause))
+        .route("/{id}/resume", post(resume))
+        .route("/{id}/refresh", post(refresh));
+    later.into_iter().fold(router, |router, name| {
+        router
+            .route(&format!("/{{id}}/{name}"), any(not_yet))
+            .route(&format!("/{{id}}/{name}/{{*rest}}"), any(not_yet))
+    })
+}
+
+type Answer = Result<Response, Failure>;
+
+async fn create(
+    State(engine): State<Engine>,
+    Extension(caller): Extension<Caller>,
+    Body(asked): Body<CreateSandbox>,
+) -> Answer {
+    let template = asked.template.unwrap_or_default().trim().to_owned();
+    if template.is_empty() {
+        return Err(bad("template is required").into());
+    }
+    if template.len() > NAME_BYTES_MAX || template != TEMPLATE {
+        return Err(ApiError::new(ErrorCode::NotFound, "template not found").into());
+    }
+    if asked.snapshot_id.is_some_and(|id| !id.is_empty()) {
+        return Err(later("snapshots").into());
+    }
+    if asked.mounts.is_some_and(|mounts| !mounts.is_empty()) {
+        return Err(later("mounts").into());
+    }
+    let mut config = SandboxConfig::default();
+    check(asked.config.unwrap_or_default())?.apply(&mut config);
+    let new = NewSandbox {
+        owner: owner(&caller)?,
+        template,
+        config,
+    };
+    let sandbox = engine.create(new).await?;
+    let record = sandbox.record();
+    let runtime_id = runtime_id(&record);
+    Ok(success(
+        StatusCode::CREATED,
+        CreatedSandbox {
+            sandbox_id: record.id.to_string(),
+            status: status_of(record.observed),
+            template: record.template.clone(),
+            pod_name: runtime_id.clone(),
+            runtime_id,
+        },
+    ))
+}
+
+async fn list(
+    State(engine): State<Engine>,
+    Extension(caller): Extension<Caller>,
+    query: Query,
+) -> Answer {
+    let limit = number("limit", query.get("limit"), LIST_LIMIT_DEFAULT.into())?;
+    if !(1..=u64::from(LIST_LIMIT_MAX)).contains(&limit) {
+        return Err(bad(format!("limit must be 1 to {LIST_LIMIT_MAX}")).into());
+    }
+    let offset = number("offset", query.get("offset"), 0)?;
+    let observed = wanted(query.get("status"), query.get("paused"))?;
+    if observed.is_empty() {
+        return Ok(success(StatusCode::OK, page(&[], false)));
+    }
+    let filter = SandboxFilter {
+        observed,
+        template: query.get("template_id").map(str::to_owned),
+    };
+    let limit = u32::try_from(limit).unwrap_or(LIST_LIMIT_MAX);
+    let found = engine
+        .page(&owner(&caller)?, &filter, limit, offset)
+        .await?;
+    let end = offset.saturating_add(found.records.len() as u64);
+    Ok(success(
+        StatusCode::OK,
+        page(&found.records, end < found.total),
+    ))
+}
+
+fn page(records: &[SandboxRecord], has_more: bool) -> SandboxList {
+    SandboxList {
+        sandboxes: records.iter().map(summary).collect(),
+        count: records.len() as u64,
+        has_more,
+    }
+}
+
+/// The states that both filters let through.
+fn wanted(status: Option<&str>, paused: Option<&str>) -> Result<Vec<Observed>, ApiError> {
+    const ALL: [Observed; 6] = [
+        Observed::Starting,
+        Observed::Running,
+        Observed::Releasing,
+        Observed::Released,
+        Observed::Failed,
+        Observed::Deleting,
+    ];
+    if let Some(status) = status
+        && !ALL.iter().any(|one| status_of(*one).as_str() == status)
+    {
+        return Err(bad(
+            "status must be starting, running, paused, terminating or failed",
+        ));
+    }
+    let paused = match paused {
+        None => None,
+        Some("true" | "1") => Some(true),
+        Some("false" | "0") => Some(false),
+        Some(_) => return Err(bad("paused must be true or false")),
+    };
+    Ok(ALL
+        .into_iter()
+        .filter(|one| status.is_none_or(|status| status_of(*one).as_str() == status))
+        .filter(|one| paused.is_none_or(|paused| (*one == Observed::Released) == paused))
+        .collect())
+}
+
+fn number(name: &str, text: Option<&str>, default: u64) -> Result<u64, ApiError> {
+    match text {
+        None => Ok(default),
+        Some(text) => text
+            .parse::<u64>()
+            .ok()
+            .filter(|number| i64::try_from(*number).is_ok())
+            .ok_or_else(|| bad(format!("{name} must be a whole number of 0 or more"))),
+    }
+}
+
+async fn show(
+    State(engine): State<Engine>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer {
+    let sandbox = find(&engine, &caller, &id)?;
+    Ok(success(StatusCode::OK, full(&engine, &sandbox.record())))
+}
+
+async fn update(
+    State(engine): State<Engine>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Body(asked): Body<UpdateSandbox>,
+) -> Answer {
+    let sandbox = find(&engine, &caller, &id)?;
+    let change = check(asked.config.unwrap_or_default())?;
+    sandbox.configure(change).await?;
+    Ok(success(StatusCode::OK, full(&engine, &sandbox.record())))
+}
+
+/// One client accepts only 202, another only 200, and the rest either: the User-Agent tells.
+async fn delete(
+    State(engine): State<Engine>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Answer {
+    let sandbox = find(&engine, &caller, &id)?;
+    sandbox.delete().await?;
+    let python = headers
+        .get(header::USER_AGENT)
+        .is_some_and(|agent| agent.as_bytes().starts_with(b"python-httpx/"));
+    let status = if python {
+        StatusCode::ACCEPTED
+    } else {
+        StatusCode::OK
+    };
+    Ok(success(
+        status,
+        Message {
+            message: "sandbox deleted".to_owned(),
+        },
+    ))
+}
+
+async fn status(
+    State(engine): State<Engine>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer {
+    let record = find(&engine, &caller, &id)?.record();
+    let runtime_id = runtime_id(&record);
+    Ok(success(
+        StatusCode::OK,
+        SandboxStatusAnswer {
+            sandbox_id: record.id.to_string(),
+            template_id: record.template.clone(),
+            team_id: record.owner.to_string(),
+            user_id: record.owner.to_string(),
+            status: status_of(record.observed),
+            pod_name: runtime_id.clone(),
+            runtime_id,
+            claimed_at: time::text(record.claimed_at),
+            created_at: time::text(record.created_at),
+            expires_at: deadline(record.expires_at),
+            hard_expires_at: deadline(record.hard_expires_at),
+        },
+    ))
+}
+
+async fn pause(
+    State(engine): State<Engine>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer {
+    let sandbox = find(&engine, &caller, &id)?;
+    sandbox.pause().await?;
+    Ok(success(
+        StatusCode::OK,
+        PausedSandbox {
+            sandbox_id: id,
+            paused: true,
+            status: Some(SandboxStatus::Paused),
+        },
+    ))
+}
+
+async fn resume(
+    State(engine): State<Engine>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer {
+    let sandbox = find(&engine, &caller, &id)?;
+    sandbox.resume().await?;
+    Ok(success(
+        StatusCode::OK,
+        ResumedSandbox {
+            sandbox_id: id,
+            resumed: true,
+        },
+    ))
+}
+
+async fn refresh(
+    State(engine): State<Engine>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Body(asked): Body<RefreshSandbox>,
+) -> Answer {
+    let sandbox = find(&engine, &caller, &id)?;
+    let duration = asked
+        .duration
+        .map(|seconds| check_seconds("duration", seconds))
+        .transpose()?
+        .filter(|seconds| *seconds > 0);
+    sandbox.refresh(duration).await?;
+    let record = sandbox.record();
+    Ok(success(
+        StatusCode::OK,
+        RefreshedSandbox {
+            sandbox_id: id,
+            expires_at: deadline(record.expires_at),
+            hard_expires_at: deadline(record.hard_expires_at),
+        },
+    ))
+}
+
+fn success<T: serde::Serialize>(status: StatusCode, data: T) -> Response {
+    Data(status, data).into_response()
+}
+
+/// What a failed call of a sandbox is to clients of the sandbox calls.
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        if let CallError::Failed { message } = error {
+            return Self(ApiError::new(ErrorCode::InternalError, message));
+        }
+        // No session is named by these calls, so the action shows only in `Failed`.
+        Self(session_error(Action::GetSession, error))
+    }
+}
+
+async fn not_yet() -> Failure {
+    later("this call").into()
+}
+
+fn later(what: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::NotImplemented,
+        format!("{what} can't be used yet"),
+    )
+}
+
+fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> ApiError {
+    ApiError::new(ErrorCode::BadRequest, message)
+}
+
+fn find(engine: &Engine, caller: &Caller, id: &str) -> Result<Arc<Sandbox>, Failure> {
+    let id = SandboxId::parse(id)
+        .map_err(|_| ApiError::new(ErrorCode::NotFound, "sandbox not found"))?;
+    Ok(engine.get(&caller.owner, &id)?)
+}
+
+fn owner(caller: &Caller) -> Result<Owner, ApiError> {
+    Owner::parse(&caller.owner)
+        .ok_or_else(|| ApiError::new(ErrorCode::InternalError, "the key's owner is unreadable"))
+}
+
+fn status_of(observed: Observed) -> SandboxStatus {
+    match observed {
+        Observed::Starting => SandboxStatus::Starting,
+        Observed::Running | Observed::Releasing => SandboxStatus::Running,
+        Observed::Released => SandboxStatus::Paused,
+        Observed::Failed => SandboxStatus::Failed,
+        Observed::Deleting => SandboxStatus::Terminating,
+    }
+}
+
+fn runtime_id(record: &SandboxRecord) -> String {
+    format!("{}-g{}", record.id, record.generation.0)
+}
+
+fn deadline(at: Option<Timestamp>) -> String {
+    at.map_or_else(|| time::NOT_SET.to_owned(), time::text)
+}
+
+fn summary(record: &SandboxRecord) -> SandboxSummary {
+    SandboxSummary {
+        id: record.id.to_string(),
+        template_id: record.template.clone(),
+        status: status_of(record.observed),
+        paused: record.observed == Observed::Released,
+        runtime_generation: record.generation.0,
+        created_at: time::text(record.created_at),
+        updated_at: time::text(record.updated_at),
+        expires_at: deadline(record.expires_at),
+        hard_expires_at: deadline(record.hard_expires_at),
+    }
+}
+
+fn full(engine: &Engine, record: &SandboxRecord) -> SandboxAnswer {
+    let runtime_id = runtime_id(record);
+    let capabilities = engine.capabilities();
+    SandboxAnswer {
+        summary: summary(record),
+        team_id: record.owner.to_string(),
+        auto_resume: record.config.auto_resume,
+        pod_name: runtime_id.clone(),
+        runtime_id,
+        claimed_at: time::text(record.claimed_at),
+        resources: record.config.resources.clone().map(Into::into),
+        runtime: Some(RuntimeInfo {
+            kind: capabilities.runtime.to_owned(),
+            isolation: capabilities.isolation.to_owned(),
+        }),
+    }
+}

@@ -1,0 +1,172 @@
+//! One server from its start to its end.
+//!
+//! It ends on SIGTERM or SIGINT: no new connections, open streams are told, and after a few
+//! seconds the process leaves. Sandboxes stay: their keepers are nobody's children.
+
+use std::sync::Arc;
+
+use outlive_api::keys::Role;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    time::timeout,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    app::app,
+    auth::{Auth, IssueError},
+    config::Config,
+    data::{DataDir, DataError},
+    keys::Keys,
+    limits::SHUTDOWN_MAX,
+    listen::accept,
+    rate::Rates,
+    runtime::{LauncherRuntime, Places, Runtime},
+    sandboxes::Engine,
+    store::{Owner, Store, StoreError, sqlite::SqliteStore},
+};
+
+/// A server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Its data directory can't be used.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Its store can't be used.
+    #[error("{0}")]
+    Store(String),
+    /// The agent's binary is not there.
+    #[error("the agent's binary is not usable: {0}")]
+    Agent(String),
+    /// The address can't be used.
+    #[error("can't listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The process can't be set up.
+    #[error("can't set up the process: {0}")]
+    Process(#[from] std::io::Error),
+    /// The operator's key can't be made.
+    #[error("can't make the operator's key: {0}")]
+    Key(String),
+}
+
+impl From<StoreError> for ServeError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error.to_string())
+    }
+}
+
+/// Runs a server until SIGTERM or SIGINT. Needs a tokio runtime with I/O and time.
+pub async fn serve(config: Config) -> Result<(), ServeError> {
+    let stop = CancellationToken::new();
+    let stopping = stop.clone();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    // A terminal that closes does not end a server.
+    let mut hangup = signal(SignalKind::hangup())?;
+    let running = run(config, stop);
+    let mut running = std::pin::pin!(running);
+    loop {
+        tokio::select! {
+            ended = running.as_mut() => return ended,
+            _ = terminate.recv() => stopping.cancel(),
+            _ = interrupt.recv() => stopping.cancel(),
+            _ = hangup.recv() => {}
+        }
+    }
+}
+
+/// Runs a server until `stop` is cancelled.
+pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeError> {
+    raise_file_limit()?;
+    let agent = config.agent()?;
+    if !agent.is_file() {
+        return Err(ServeError::Agent(format!("{} is no file", agent.display())));
+    }
+    let data = DataDir::open(&config.data)?;
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&data.path().join("outlive.db")).await?);
+    let places = Places::new(data.path());
+    let runtime: Arc<dyn Runtime> =
+        Arc::new(LauncherRuntime::new(agent, places.clone(), config.runtime));
+    let auth = Arc::new(Auth::new(
+        Arc::clone(&store),
+        Rates::new(config.tenant.requests_per_second_max),
+    ));
+    operators_key(&data, &auth).await?;
+
+    let tasks = TaskTracker::new();
+    let engine = Engine::new(
+        Arc::clone(&store),
+        runtime,
+        places,
+        tasks.clone(),
+        stop.clone(),
+        config.tenant.sandboxes_max,
+    );
+    let found = engine.take_up().await?;
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .map_err(|source| ServeError::Listen {
+            address: config.listen,
+            source,
+        })?;
+    let address = listener.local_addr()?;
+    let expiring =
+        tokio_util::task::AbortOnDropHandle::new(tasks.spawn(Arc::clone(&auth).expire()));
+    let app = app(engine, Arc::clone(&auth), Keys { auth, store });
+    let connections = TaskTracker::new();
+    let accepting = accept(listener, app, stop.clone(), connections.clone());
+    data.write_endpoint(&format!("http://{address}"))?;
+    tracing::info!(%address, sandboxes = found, data = %data.path().display(), "serving");
+
+    accepting.await;
+    drop(expiring);
+    data.remove_endpoint()?;
+    connections.close();
+    tasks.close();
+    let ended = async {
+        connections.wait().await;
+        tasks.wait().await;
+    };
+    if timeout(SHUTDOWN_MAX, ended).await.is_err() {
+        tracing::info!("some connections did not end in time");
+    }
+    tracing::info!("stopped; sandboxes go on");
+    Ok(())
+}
+
+/// The key in `admin.token` is valid afterwards.
+async fn operators_key(data: &DataDir, auth: &Auth) -> Result<(), ServeError> {
+    if let Some(key) = data.admin_token()?
+        && auth.knows(&key).await?
+    {
+        return Ok(());
+    }
+    let owner = Owner::parse("default").ok_or_else(|| ServeError::Key("no owner".to_owned()))?;
+    let issued = auth
+        .issue(owner, Role::Admin, "operator".to_owned(), None)
+        .await;
+    let (_, key) = issued.map_err(|error| match error {
+        IssueError::Store(error) => error.into(),
+        IssueError::Random(error) => ServeError::Key(error.to_string()),
+    })?;
+    data.write_admin_token(&key)?;
+    Ok(())
+}
+
+/// Every stream is a descriptor: use as many as we may.
+fn raise_file_limit() -> std::io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    setrlimit(Resource::Nofile, raised)?;
+    Ok(())
+}

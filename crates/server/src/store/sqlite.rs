@@ -1,0 +1,352 @@
+//! The store in one SQLite file: the embedded default, for one server.
+//!
+//! Write-ahead log with full syncs: an intent that was answered survives a power loss.
+
+use std::{path::Path, time::Duration};
+
+use outlive_core::{
+    id::{Generation, SandboxId},
+    time::Timestamp,
+};
+use sqlx::{
+    QueryBuilder, Row, Sqlite, SqlitePool,
+    sqlite::{
+        SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous,
+    },
+};
+
+use super::{
+    Desired, Inserted, KeyHash, KeyRecord, Observed, Owner, ReleaseWhy, SandboxFilter, SandboxPage,
+    SandboxRecord, Store, StoreError, StoreFuture, role_from_word, role_word,
+};
+
+const CONNECTIONS_MAX: u32 = 4;
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
+
+const SANDBOX_COLUMNS: &str = "id, owner, template, config, desired, observed, why, generation, \
+     slot, created_at, updated_at, claimed_at, expires_at, hard_expires_at";
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct SqliteStore {
+    pool: SqlitePool,
+}
+
+impl SqliteStore {
+    /// Opens the file, makes it when there is none, and brings its tables up to date.
+    pub(crate) async fn open(path: &Path) -> Result<Self, StoreError> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .foreign_keys(true)
+            .busy_timeout(BUSY_WAIT_MAX);
+        let pool = SqlitePoolOptions::new()
+            .max_connections(CONNECTIONS_MAX)
+            .min_connections(1)
+            .acquire_timeout(BUSY_WAIT_MAX)
+            .connect_with(options)
+            .await?;
+        sqlx::migrate!("./migrations/sqlite").run(&pool).await?;
+        Ok(Self { pool })
+    }
+
+    async fn insert(&self, record: &SandboxRecord, owned_max: u32) -> Result<Inserted, StoreError> {
+        // One statement, so that the count and the row are one step: two creations at the same
+        // moment can't both take the last place.
+        let done = sqlx::query(
+            "INSERT INTO sandboxes (id, owner, template, config, desired, observed, why, \
+             generation, slot, created_at, updated_at, claimed_at, expires_at, hard_expires_at) \
+             SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? \
+             WHERE (SELECT count(*) FROM sandboxes WHERE owner = ?) < ?",
+        )
+        .bind(record.id.as_str())
+        .bind(record.owner.as_str())
+        .bind(&record.template)
+        .bind(record.config.to_text()?)
+        .bind(record.desired.word())
+        .bind(record.observed.word())
+        .bind(record.why.map(ReleaseWhy::word))
+        .bind(number(record.generation.0))
+        .bind(i64::from(record.slot))
+        .bind(record.created_at.unix_nanos())
+        .bind(record.updated_at.unix_nanos())
+        .bind(record.claimed_at.unix_nanos())
+        .bind(record.expires_at.map(Timestamp::unix_nanos))
+        .bind(record.hard_expires_at.map(Timestamp::unix_nanos))
+        .bind(record.owner.as_str())
+        .bind(i64::from(owned_max))
+        .execute(&self.pool)
+        .await;
+        match done {
+            Ok(done) if done.rows_affected() == 1 => Ok(Inserted::Yes),
+            Ok(_) => Ok(Inserted::OverQuota),
+            Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
+                Ok(Inserted::Collision)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn update(&self, record: &SandboxRecord) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE sandboxes SET config = ?, desired = ?, observed = ?, why = ?, generation = ?, \
+             updated_at = ?, claimed_at = ?, expires_at = ?, hard_expires_at = ? WHERE id = ?",
+        )
+        .bind(record.config.to_text()?)
+        .bind(record.desired.word())
+        .bind(record.observed.word())
+        .bind(record.why.map(ReleaseWhy::word))
+        .bind(number(record.generation.0))
+        .bind(record.updated_at.unix_nanos())
+        .bind(record.claimed_at.unix_nanos())
+        .bind(record.expires_at.map(Timestamp::unix_nanos))
+        .bind(record.hard_expires_at.map(Timestamp::unix_nanos))
+        .bind(record.id.as_str())
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    async fn page(
+        &self,
+        owner: &Owner,
+        filter: &SandboxFilter,
+        limit: u32,
+        offset: u64,
+    ) -> Result<SandboxPage, StoreError> {
+        // One read transaction: the count and the page are of one moment.
+        let mut tx = self.pool.begin().await?;
+        let mut count = QueryBuilder::new("SELECT count(*) FROM sandboxes");
+        conditions(&mut count, owner, filter);
+        let total: i64 = count.build_query_scalar().fetch_one(&mut *tx).await?;
+        let mut rows = QueryBuilder::new("SELECT ");
+        rows.push(SANDBOX_COLUMNS).push(" FROM sandboxes");
+        conditions(&mut rows, owner, filter);
+        rows.push(" ORDER BY created_at, id LIMIT ")
+            .push_bind(i64::from(limit))
+            .push(" OFFSET ")
+            .push_bind(number(offset));
+        let rows = rows.build().fetch_all(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(SandboxPage {
+            records: rows.iter().map(sandbox).collect::<Result<_, _>>()?,
+            total: u64::try_from(total).unwrap_or(0),
+        })
+    }
+
+    async fn put_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT INTO api_keys (id, hash, owner, role, name, created_at, expires_at, revoked_at) \
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        )
+        .bind(&key.id)
+        .bind(key.hash.as_slice())
+        .bind(key.owner.as_str())
+        .bind(role_word(key.role))
+        .bind(&key.name)
+        .bind(key.created_at.unix_nanos())
+        .bind(key.expires_at.map(Timestamp::unix_nanos))
+        .bind(key.revoked_at.map(Timestamp::unix_nanos))
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    async fn revoke(&self, id: &str, at: Timestamp) -> Result<Option<KeyHash>, StoreError> {
+        let row = sqlx::query(
+            "UPDATE api_keys SET revoked_at = coalesce(revoked_at, ?) WHERE id = ? RETURNING hash",
+        )
+        .bind(at.unix_nanos())
+        .bind(id)
+        .fetch_optional(&self.pool)
+        .await?;
+        row.map(|row| hash(id, &row)).transpose()
+    }
+}
+
+impl Store for SqliteStore {
+    fn insert_sandbox<'a>(
+        &'a self,
+        record: &'a SandboxRecord,
+        owned_max: u32,
+    ) -> StoreFuture<'a, Inserted> {
+        Box::pin(self.insert(record, owned_max))
+    }
+
+    fn update_sandbox<'a>(&'a self, record: &'a SandboxRecord) -> StoreFuture<'a, ()> {
+        Box::pin(self.update(record))
+    }
+
+    fn remove_sandbox<'a>(&'a self, id: &'a SandboxId) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            sqlx::query("DELETE FROM sandboxes WHERE id = ?")
+                .bind(id.as_str())
+                .execute(&self.pool)
+                .await?;
+            Ok(())
+        })
+    }
+
+    fn all_sandboxes(&self) -> StoreFuture<'_, Vec<SandboxRecord>> {
+        Box::pin(async move {
+            let mut query = QueryBuilder::<Sqlite>::new("SELECT ");
+            query
+                .push(SANDBOX_COLUMNS)
+                .push(" FROM sandboxes ORDER BY created_at, id");
+            let rows = query.build().fetch_all(&self.pool).await?;
+            rows.iter().map(sandbox).collect()
+        })
+    }
+
+    fn page_sandboxes<'a>(
+        &'a self,
+        owner: &'a Owner,
+        filter: &'a SandboxFilter,
+        limit: u32,
+        offset: u64,
+    ) -> StoreFuture<'a, SandboxPage> {
+        Box::pin(self.page(owner, filter, limit, offset))
+    }
+
+    fn insert_key<'a>(&'a self, key: &'a KeyRecord) -> StoreFuture<'a, ()> {
+        Box::pin(self.put_key(key))
+    }
+
+    fn key_by_hash<'a>(&'a self, hash: &'a KeyHash) -> StoreFuture<'a, Option<KeyRecord>> {
+        Box::pin(async move {
+            let row = sqlx::query("SELECT * FROM api_keys WHERE hash = ?")
+                .bind(hash.as_slice())
+                .fetch_optional(&self.pool)
+                .await?;
+            row.as_ref().map(key).transpose()
+        })
+    }
+
+    fn all_keys(&self) -> StoreFuture<'_, Vec<KeyRecord>> {
+        Box::pin(async move {
+            let rows = sqlx::query("SELECT * FROM api_keys ORDER BY created_at, id")
+                .fetch_all(&self.pool)
+                .await?;
+            rows.iter().map(key).collect()
+        })
+    }
+
+    fn revoke_key<'a>(&'a self, id: &'a str, at: Timestamp) -> StoreFuture<'a, Option<KeyHash>> {
+        Box::pin(self.revoke(id, at))
+    }
+
+    fn check(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            sqlx::query("SELECT 1").execute(&self.pool).await?;
+            Ok(())
+        })
+    }
+}
+
+fn conditions(query: &mut QueryBuilder<Sqlite>, owner: &Owner, filter: &SandboxFilter) {
+    query
+        .push(" WHERE owner = ")
+        .push_bind(owner.as_str().to_owned());
+    if !filter.observed.is_empty() {
+        query.push(" AND observed IN (");
+        let mut list = query.separated(", ");
+        for observed in &filter.observed {
+            list.push_bind(observed.word());
+        }
+        query.push(")");
+    }
+    if let Some(template) = &filter.template {
+        query.push(" AND template = ").push_bind(template.clone());
+    }
+}
+
+/// SQLite has signed numbers only; ours never come near the border.
+fn number(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn sandbox(row: &SqliteRow) -> Result<SandboxRecord, StoreError> {
+    let id: String = row.try_get("id")?;
+    let bad = |column| StoreError::BadRow {
+        id: id.clone(),
+        column,
+    };
+    let text = |column| row.try_get::<String, _>(column);
+    let time = |column| {
+        row.try_get::<Option<i64>, _>(column)
+            .map(|nanos| nanos.map(Timestamp::from_unix_nanos))
+    };
+    let moment = |column| {
+        row.try_get::<i64, _>(column)
+            .map(Timestamp::from_unix_nanos)
+    };
+    let why: Option<String> = row.try_get("why")?;
+    let generation: i64 = row.try_get("generation")?;
+    let slot: i64 = row.try_get("slot")?;
+    Ok(SandboxRecord {
+        id: SandboxId::parse(&id).map_err(|_| bad("id"))?,
+        owner: Owner::parse(&text("owner")?).ok_or_else(|| bad("owner"))?,
+        template: text("template")?,
+        config: crate::sandboxes::config::SandboxConfig::from_text(&text("config")?)
+            .map_err(|_| bad("config"))?,
+        desired: Desired::from_word(&text("desired")?).ok_or_else(|| bad("desired"))?,
+        observed: Observed::from_word(&text("observed")?).ok_or_else(|| bad("observed"))?,
+        why: why
+            .map(|word| ReleaseWhy::from_word(&word).ok_or_else(|| bad("why")))
+            .transpose()?,
+        generation: Generation(u64::try_from(generation).map_err(|_| bad("generation"))?),
+        slot: u16::try_from(slot).map_err(|_| bad("slot"))?,
+        created_at: moment("created_at")?,
+        updated_at: moment("updated_at")?,
+        claimed_at: moment("claimed_at")?,
+        expires_at: time("expires_at")?,
+        hard_expires_at: time("hard_expires_at")?,
+    })
+}
+
+fn key(row: &SqliteRow) -> Result<KeyRecord, StoreError> {
+    let id: String = row.try_get("id")?;
+    let bad = |column| StoreError::BadRow {
+        id: id.clone(),
+        column,
+    };
+    let time = |column| {
+        row.try_get::<Option<i64>, _>(column)
+            .map(|nanos| nanos.map(Timestamp::from_unix_nanos))
+    };
+    let created_at: i64 = row.try_get("created_at")?;
+    let owner: String = row.try_get("owner")?;
+    let role: String = row.try_get("role")?;
+    Ok(KeyRecord {
+        hash: hash(&id, row)?,
+        owner: Owner::parse(&owner).ok_or_else(|| bad("owner"))?,
+        role: role_from_word(&role).ok_or_else(|| bad("role"))?,
+        name: row.try_get("name")?,
+        created_at: Timestamp::from_unix_nanos(created_at),
+        expires_at: time("expires_at")?,
+        revoked_at: time("revoked_at")?,
+        id,
+    })
+}
+
+fn hash(id: &str, row: &SqliteRow) -> Result<KeyHash, StoreError> {
+    let bytes: Vec<u8> = row.try_get("hash")?;
+    bytes.try_into().map_err(|_| StoreError::BadRow {
+        id: id.to_owned(),
+        column: "hash",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn sqlite_keeps_the_promises_of_a_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("outlive.db");
+        crate::store::suite::run(|| async { SqliteStore::open(&path).await.unwrap() }).await;
+    }
+}

@@ -1,0 +1,180 @@
+//! What every store must do, as one suite. `open` opens the same, at first empty, store again
+//! and again, as a server that restarts does.
+
+use std::collections::BTreeMap;
+
+use outlive_api::keys::Role;
+use outlive_core::{
+    id::{Generation, SandboxId},
+    time::Timestamp,
+};
+
+use super::{
+    Desired, Inserted, KeyRecord, Observed, Owner, ReleaseWhy, SandboxFilter, SandboxRecord, Store,
+};
+use crate::sandboxes::config::SandboxConfig;
+
+pub(super) async fn run<S, F>(open: impl Fn() -> F)
+where
+    S: Store,
+    F: Future<Output = S>,
+{
+    sandboxes_are_what_was_written(&open).await;
+    the_quota_is_one_step_with_the_row(&open().await).await;
+    pages_are_ordered_filtered_and_counted(&open().await).await;
+    keys_are_found_listed_and_revoked(&open).await;
+}
+
+fn record(id: u64, owner: &str, created: i64) -> SandboxRecord {
+    let at = Timestamp::from_unix_nanos(created);
+    SandboxRecord {
+        id: SandboxId::from_bits(id),
+        owner: Owner::parse(owner).unwrap(),
+        template: "default".to_owned(),
+        config: SandboxConfig {
+            env_vars: BTreeMap::from([("A".to_owned(), "b\n\"'".to_owned())]),
+            ttl: Some(5),
+            ..SandboxConfig::default()
+        },
+        desired: Desired::Running,
+        observed: Observed::Starting,
+        why: None,
+        generation: Generation::FIRST,
+        slot: u16::try_from(id).unwrap(),
+        created_at: at,
+        updated_at: at,
+        claimed_at: at,
+        expires_at: Some(Timestamp::from_unix_nanos(created + 5)),
+        hard_expires_at: None,
+    }
+}
+
+async fn sandboxes_are_what_was_written<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
+    let mut one = record(1, "sandbox-writer", 1_700_000_000_123_456_789);
+    let store = open().await;
+    assert_eq!(store.insert_sandbox(&one, 10).await.unwrap(), Inserted::Yes);
+    let same_id = record(1, "other", 1);
+    let mut same_slot = record(2, "other", 1);
+    same_slot.slot = one.slot;
+    for taken in [same_id, same_slot] {
+        assert_eq!(
+            store.insert_sandbox(&taken, 10).await.unwrap(),
+            Inserted::Collision
+        );
+    }
+    drop(store);
+
+    let store = open().await;
+    assert_eq!(store.all_sandboxes().await.unwrap(), vec![one.clone()]);
+    one.desired = Desired::Released;
+    one.observed = Observed::Released;
+    one.why = Some(ReleaseWhy::Ttl);
+    one.generation = Generation(7);
+    one.expires_at = None;
+    one.hard_expires_at = Some(Timestamp::from_unix_nanos(9));
+    one.config.auto_resume = false;
+    store.update_sandbox(&one).await.unwrap();
+    drop(store);
+
+    let store = open().await;
+    assert_eq!(store.all_sandboxes().await.unwrap(), vec![one.clone()]);
+    store.remove_sandbox(&one.id).await.unwrap();
+    // A late update must not bring it back.
+    store.update_sandbox(&one).await.unwrap();
+    assert_eq!(store.all_sandboxes().await.unwrap(), vec![]);
+    store.check().await.unwrap();
+}
+
+async fn the_quota_is_one_step_with_the_row<S: Store>(store: &S) {
+    let records: Vec<_> = (0..8).map(|n| record(100 + n, "greedy", 1)).collect();
+    let tries = records.iter().map(|r| store.insert_sandbox(r, 3));
+    let taken = futures_util::future::join_all(tries)
+        .await
+        .into_iter()
+        .filter(|got| matches!(got, Ok(Inserted::Yes)))
+        .count();
+    assert_eq!(taken, 3);
+    // Somebody else's quota is their own.
+    let other = record(200, "modest", 1);
+    assert_eq!(
+        store.insert_sandbox(&other, 3).await.unwrap(),
+        Inserted::Yes
+    );
+}
+
+async fn pages_are_ordered_filtered_and_counted<S: Store>(store: &S) {
+    let owner = Owner::parse("pager").unwrap();
+    for n in 0..5_u64 {
+        let mut one = record(300 + n, "pager", 50 - i64::try_from(n).unwrap());
+        if n % 2 == 0 {
+            one.observed = Observed::Released;
+        }
+        if n == 1 {
+            one.template = "other".to_owned();
+        }
+        store.insert_sandbox(&one, 100).await.unwrap();
+    }
+    let ids = |page: &super::SandboxPage| -> Vec<i64> {
+        page.records
+            .iter()
+            .map(|r| r.created_at.unix_nanos())
+            .collect()
+    };
+    let all = SandboxFilter::default();
+    let page = store.page_sandboxes(&owner, &all, 2, 1).await.unwrap();
+    assert_eq!((ids(&page), page.total), (vec![47, 48], 5));
+    let page = store.page_sandboxes(&owner, &all, 200, 5).await.unwrap();
+    assert_eq!((ids(&page), page.total), (vec![], 5));
+
+    let released = SandboxFilter {
+        observed: vec![Observed::Released, Observed::Failed],
+        template: None,
+    };
+    let page = store
+        .page_sandboxes(&owner, &released, 200, 0)
+        .await
+        .unwrap();
+    assert_eq!((ids(&page), page.total), (vec![46, 48, 50], 3));
+
+    let other = SandboxFilter {
+        observed: vec![],
+        template: Some("other".to_owned()),
+    };
+    let page = store.page_sandboxes(&owner, &other, 200, 0).await.unwrap();
+    assert_eq!((ids(&page), page.total), (vec![49], 1));
+}
+
+async fn keys_are_found_listed_and_revoked<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
+    let key = KeyRecord {
+        id: "key-1".to_owned(),
+        hash: [7; 32],
+        owner: Owner::parse("acme").unwrap(),
+        role: Role::ReadOnly,
+        name: "ci".to_owned(),
+        created_at: Timestamp::from_unix_nanos(3),
+        expires_at: Some(Timestamp::from_unix_nanos(4)),
+        revoked_at: None,
+    };
+    let store = open().await;
+    store.insert_key(&key).await.unwrap();
+    store.insert_key(&key).await.unwrap_err();
+    assert_eq!(store.key_by_hash(&[8; 32]).await.unwrap(), None);
+    assert_eq!(
+        store.key_by_hash(&[7; 32]).await.unwrap(),
+        Some(key.clone())
+    );
+
+    let at = Timestamp::from_unix_nanos(5);
+    assert_eq!(store.revoke_key("key-2", at).await.unwrap(), None);
+    assert_eq!(store.revoke_key("key-1", at).await.unwrap(), Some([7; 32]));
+    drop(store);
+
+    let store = open().await;
+    let later = Timestamp::from_unix_nanos(6);
+    assert_eq!(
+        store.revoke_key("key-1", later).await.unwrap(),
+        Some([7; 32])
+    );
+    let keys = store.all_keys().await.unwrap();
+    assert_eq!(keys[0].revoked_at, Some(at), "the first revocation counts");
+}
