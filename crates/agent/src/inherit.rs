@@ -1,0 +1,99 @@
+//! What a supervisor finds when it starts: its keeper, its configuration, and everything that
+//! the supervisor before it left.
+
+use std::{io, os::fd::AsFd};
+
+use outlive_api::launch::{Isolation, LaunchConfig};
+
+use crate::{
+    keeper::{ExitRecord, KEEPER_FD_ENV, KeeperClient, KeeperError},
+    process::{Attempt, Pump, Spawner, cgroup::WorkloadCgroups, recover},
+    sys,
+};
+
+/// Name in the keeper of the launch configuration.
+pub const CONFIG: &str = "launch/config";
+/// Name in the keeper of the isolation that was reached.
+pub const ISOLATION: &str = "launch/isolation";
+
+/// Everything a supervisor starts with. The working directory is the state directory.
+#[derive(Debug)]
+pub struct Inheritance {
+    /// The way to the keeper.
+    pub keeper: KeeperClient,
+    /// How the sandbox was launched.
+    pub config: LaunchConfig,
+    /// What was reached.
+    pub isolation: Isolation,
+    /// Starts attempts.
+    pub spawner: Spawner,
+    /// Moves output.
+    pub pump: Pump,
+    /// The workload's control groups.
+    pub cgroups: WorkloadCgroups,
+    /// Attempts of supervisors before this one, ordered by key.
+    pub attempts: Vec<Attempt>,
+    /// How processes ended that the keeper reaped meanwhile.
+    pub exits: Vec<ExitRecord>,
+}
+
+/// Why a supervisor can't start.
+#[derive(Debug, thiserror::Error)]
+pub enum InheritError {
+    /// It wasn't started by a keeper, or the system failed.
+    #[error("taking over: {0}")]
+    Io(#[from] io::Error),
+    /// The keeper failed.
+    #[error(transparent)]
+    Keeper(#[from] KeeperError),
+    /// The keeper lacks what the launcher puts there.
+    #[error("the keeper doesn't hold `{0}`")]
+    Missing(&'static str),
+}
+
+impl Inheritance {
+    /// Takes over. Call it first in `main`, before any thread is started.
+    pub fn take() -> Result<Self, InheritError> {
+        sys::set_comm(c"outlive-supervis")?;
+        sys::hide_memory()?;
+        let raw = std::env::var(KEEPER_FD_ENV).map_err(io::Error::other)?;
+        let socket = sys::inherit_fd(raw.parse().map_err(io::Error::other)?)?;
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).map_err(io::Error::from)?;
+        let keeper = KeeperClient::new(socket)?;
+        let kept = keeper.get_all()?;
+        let read = |name: &'static str| {
+            let kept = kept.iter().find(|k| k.label.name == name);
+            let kept = kept.ok_or(InheritError::Missing(name))?;
+            read_memory(kept.fd.as_fd()).map_err(InheritError::from)
+        };
+        let config = minicbor::decode(&read(CONFIG)?).map_err(io::Error::other)?;
+        let isolation = minicbor::decode(&read(ISOLATION)?).map_err(io::Error::other)?;
+        let spawner = Spawner::start(keeper.clone(), &kept)?;
+        let cgroups = WorkloadCgroups::from_kept(&kept)?;
+        let exits = keeper.exits()?;
+        Ok(Self {
+            pump: Pump::start()?,
+            attempts: recover(kept).attempts,
+            keeper,
+            config,
+            isolation,
+            spawner,
+            cgroups,
+            exits,
+        })
+    }
+}
+
+/// Reads a memory file from its start, whatever its position, which is shared.
+fn read_memory(fd: std::os::fd::BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(rustix::fs::fstat(fd)?.st_size).map_err(io::Error::other)?;
+    let mut bytes = vec![0; length];
+    let mut at = 0;
+    while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(fd, rest, at as u64)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => at += n,
+        }
+    }
+    Ok(bytes)
+}

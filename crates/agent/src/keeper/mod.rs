@@ -1,0 +1,30 @@
+//! The keeper: the one process of a sandbox that must not die.
+//!
+//! It is PID 1 of the agent's pid namespace (in the `process` runtime: a subreaper), knows
+//! nothing of sessions, and does four things:
+//!
+//! ```text
+//!   supervisor ──Put/Get/Del──► keeps copies of descriptors, by name
+//!   SIGCHLD ──────────────────► writes an exit record, *then* reaps        state/exits
+//!   supervisor ends ──────────► starts the next, from an executable it holds open
+//!   Upgrade, Reexec ──────────► changes that executable; replaces itself, state in a memfd
+//! ```
+//!
+//! Copies change what closing means: stdin sees its end, and a terminal its hangup, only when
+//! the supervisor's *and* the keeper's copies are closed. So: journal the intent, close, `Del`.
+//!
+//! Whether a supervisor is started at once or after a delay depends only on crashes *before* it
+//! said `Ready`; one that served and was killed is replaced at once.
+
+mod client;
+mod handover;
+mod run;
+mod store;
+mod wire;
+
+pub use client::{KeeperClient, KeeperError, Kept};
+pub(crate) use handover::{HANDOVER_ENV, sealed_copy, sealed_memory};
+pub use handover::{Handover, KEEPER_TITLE, Place, SupervisorHandover};
+pub use run::{KEEPER_FD_ENV, SUPERVISOR_TITLE, main};
+pub use store::{RECORD_BYTES, decode_exits};
+pub use wire::{ExitRecord, KeeperStatus, Label};

@@ -1,0 +1,455 @@
+//! The keeper's loop: one thread, three things to wait for.
+
+use std::{
+    ffi::CString,
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::{FdFlags, fcntl_setfd},
+    net::{AddressFamily, SocketFlags, SocketType, socketpair},
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
+
+use super::{
+    handover::{Handover, Place, SupervisorHandover, is_sealed, sealed_copy},
+    store::{Exits, Store},
+    wire::{Answer, Ask, ExitRecord, KeeperStatus, receive, send},
+};
+use crate::{
+    limits::{
+        EXITS_BATCH_MAX, KEEPER_MESSAGE_BYTES_MAX, SUPERVISOR_BACKOFF_INITIAL,
+        SUPERVISOR_BACKOFF_MAX, UPGRADE_CRASHES_MAX,
+    },
+    sys::{self, Ended, Forked, Reap, WaitFor, wait_ended},
+};
+
+/// argv[0] of a supervisor.
+pub const SUPERVISOR_TITLE: &str = "outlive-supervisor";
+/// Name of the variable that tells a supervisor which descriptor leads to its keeper.
+pub const KEEPER_FD_ENV: &str = "OUTLIVE_KEEPER_FD";
+
+/// Runs the keeper until the runtime ends.
+pub fn main() -> anyhow::Result<()> {
+    sys::set_comm(c"outlive-keeper")?;
+    sys::hide_memory()?;
+    let handover = Handover::take()?;
+    if handover.place == Place::Subreaper {
+        // Any pid turns it on.
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    }
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    )?;
+    let mut keeper = Keeper::resume(handover)?;
+    keeper.run()?;
+    Ok(())
+}
+
+/// A supervisor that runs.
+#[derive(Debug)]
+struct Supervisor {
+    pid: u32,
+    socket: Option<OwnedFd>,
+    ready: bool,
+}
+
+#[derive(Debug)]
+struct Keeper {
+    sandbox: String,
+    place: Place,
+    exe: OwnedFd,
+    previous_exe: Option<OwnedFd>,
+    ready: Option<OwnedFd>,
+    store: Store,
+    exits: Exits,
+    supervisor: Option<Supervisor>,
+    crashes: u32,
+    starts: u64,
+    reexecs: u32,
+    leaving: bool,
+    init_pid: Option<u32>,
+    signals: OwnedFd,
+    start_at: Duration,
+    buffer: Vec<u8>,
+    over: bool,
+}
+
+impl Keeper {
+    fn resume(from: Handover) -> io::Result<Self> {
+        let mut store = Store::default();
+        for (label, raw) in from.kept {
+            let fd = sys::inherit_fd(raw)?;
+            store.put(vec![label], vec![fd]).map_err(io::Error::other)?;
+        }
+        let take = |raw: Option<RawFd>| raw.map(sys::inherit_fd).transpose();
+        let supervisor = match from.supervisor {
+            Some(s) => Some(Supervisor {
+                pid: s.pid,
+                socket: take(s.socket)?,
+                ready: s.ready,
+            }),
+            None => None,
+        };
+        let keeper = Self {
+            sandbox: from.sandbox,
+            place: from.place,
+            exe: sys::inherit_fd(from.exe)?,
+            previous_exe: take(from.previous_exe)?,
+            ready: take(from.ready)?,
+            store,
+            exits: Exits::new(from.exits, sys::inherit_fd(from.exits_file)?),
+            supervisor,
+            crashes: from.crashes,
+            starts: from.starts,
+            reexecs: from.reexecs,
+            leaving: from.leaving,
+            init_pid: from.init_pid,
+            signals: sys::block_signals_into_fd()?,
+            start_at: sys::boot_clock(),
+            buffer: vec![0; KEEPER_MESSAGE_BYTES_MAX],
+            over: false,
+        };
+        // The supervisor that asked for the replacement waits for this answer.
+        if keeper.reexecs > 0
+            && let Some(socket) = keeper.supervisor.as_ref().and_then(|s| s.socket.as_ref())
+        {
+            send(socket, &Answer::Done, &[])?;
+        }
+        Ok(keeper)
+    }
+
+    fn handover(&self) -> Handover {
+        Handover {
+            ready: self.ready.as_ref().map(AsRawFd::as_raw_fd),
+            previous_exe: self.previous_exe.as_ref().map(AsRawFd::as_raw_fd),
+            exits_file: self.exits.file().as_raw_fd(),
+            kept: self
+                .store
+                .iter()
+                .map(|(label, fd)| (label.clone(), fd.as_raw_fd()))
+                .collect(),
+            exits: self.exits.records().to_vec(),
+            supervisor: self.supervisor.as_ref().map(|s| SupervisorHandover {
+                pid: s.pid,
+                socket: s.socket.as_ref().map(AsRawFd::as_raw_fd),
+                ready: s.ready,
+            }),
+            crashes: self.crashes,
+            starts: self.starts,
+            reexecs: self.reexecs + 1,
+            leaving: self.leaving,
+            init_pid: self.init_pid,
+            exe: self.exe.as_raw_fd(),
+            sandbox: self.sandbox.clone(),
+            place: self.place,
+            version: 1,
+        }
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        // Signals that came while nobody read them (before or during an exec).
+        self.reap()?;
+        while !self.over {
+            if self.supervisor.is_none() && sys::boot_clock() >= self.start_at {
+                self.start_supervisor();
+            }
+            let (signalled, asked) = self.wait()?;
+            if signalled {
+                let mut infos = [0_u8; 128 * 16];
+                match rustix::io::read(&self.signals, &mut infos) {
+                    Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                    Err(e) => return Err(e.into()),
+                }
+                self.reap()?;
+            }
+            if asked {
+                self.answer();
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self) -> io::Result<(bool, bool)> {
+        let socket = self.supervisor.as_ref().and_then(|s| s.socket.as_ref());
+        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        fds.extend(socket.map(|s| PollFd::new(s, PollFlags::IN)));
+        let timeout = match self.supervisor {
+            Some(_) => None,
+            None => Timespec::try_from(self.start_at.saturating_sub(sys::boot_clock())).ok(),
+        };
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let some = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        Ok((some(0), some(1)))
+    }
+
+    /// Writes down and reaps every child that ended.
+    fn reap(&mut self) -> io::Result<()> {
+        loop {
+            match wait_ended(WaitFor::Any, Reap::No) {
+                Ok(Some(ended)) => self.child_ended(&ended)?,
+                Ok(None) => return Ok(()),
+                Err(e) if e.raw_os_error() == Some(libc::ECHILD) => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn child_ended(&mut self, ended: &Ended) -> io::Result<()> {
+        let kept = self.store.processes(ended.pid).find(|(_, pidfd)| {
+            // An older process may have had the same id: only the zombie's own pidfd answers.
+            matches!(wait_ended(WaitFor::Pidfd(*pidfd), Reap::No), Ok(Some(_)))
+        });
+        if let Some((label, _)) = kept {
+            let record = ExitRecord {
+                name: label.name.clone(),
+                pid: ended.pid,
+                start_ticks: sys::start_ticks(ended.pid).unwrap_or(0),
+                status: ended.status,
+                rusage: ended.rusage,
+                at_ns: sys::wall_clock_ns(),
+            };
+            if let Err(e) = self.exits.push(record) {
+                // The record is in memory or nowhere; the kernel still knows the status by
+                // pidfd. Reaping must go on, or the sandbox fills with zombies.
+                log(&format!("exit record: {e}"));
+            }
+        }
+        wait_ended(WaitFor::Pid(ended.pid), Reap::Yes)?;
+        if self.init_pid == Some(ended.pid) {
+            // The inner pid namespace is finished, every attempt in it reaped: nothing is left
+            // to keep, and nothing can be started any more.
+            log("sbx-init ended; the runtime is lost");
+            self.over = true;
+        }
+        if self.supervisor.as_ref().map(|s| s.pid) == Some(ended.pid) {
+            self.supervisor_ended(ended);
+        }
+        Ok(())
+    }
+
+    fn supervisor_ended(&mut self, ended: &Ended) {
+        let ready = self.supervisor.take().is_some_and(|s| s.ready);
+        if self.leaving {
+            self.kill_workload();
+            self.over = true;
+            return;
+        }
+        if ready {
+            self.crashes = 0;
+            self.start_at = sys::boot_clock();
+            return;
+        }
+        self.crashes = self.crashes.saturating_add(1);
+        log(&format!(
+            "supervisor ended before it was ready: {:?}, {} in a row",
+            ended.status, self.crashes
+        ));
+        if self.crashes >= UPGRADE_CRASHES_MAX
+            && let Some(previous) = self.previous_exe.take()
+        {
+            log("going back to the executable before the upgrade");
+            self.exe = previous;
+            self.crashes = 0;
+            self.start_at = sys::boot_clock();
+            return;
+        }
+        let delay = SUPERVISOR_BACKOFF_INITIAL
+            .saturating_mul(1 << (self.crashes - 1).min(16))
+            .min(SUPERVISOR_BACKOFF_MAX);
+        self.start_at = sys::boot_clock() + delay;
+    }
+
+    /// In the `process` runtime nothing dies with the keeper by itself.
+    fn kill_workload(&self) {
+        if self.place != Place::Subreaper {
+            return;
+        }
+        if let Some((_, cgroup)) = self.store.find(crate::process::cgroup::WORKLOAD_UNIFIED)
+            && let Err(e) = crate::process::cgroup::kill_dir(cgroup)
+        {
+            log(&format!("killing what is left of the workload: {e}"));
+        }
+    }
+
+    fn start_supervisor(&mut self) {
+        self.starts += 1;
+        match self.fork_supervisor() {
+            Ok(supervisor) => self.supervisor = Some(supervisor),
+            Err(e) => {
+                log(&format!("starting a supervisor: {e}"));
+                self.start_at = sys::boot_clock() + SUPERVISOR_BACKOFF_MAX;
+            }
+        }
+    }
+
+    fn fork_supervisor(&self) -> io::Result<Supervisor> {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let title = CString::new(SUPERVISOR_TITLE).map_err(io::Error::other)?;
+        let sandbox = CString::new(self.sandbox.clone()).map_err(io::Error::other)?;
+        let environment = CString::new(format!("{KEEPER_FD_ENV}={}", theirs.as_raw_fd()))
+            .map_err(io::Error::other)?;
+        match sys::fork_single_threaded()? {
+            Forked::Parent { pid, .. } => Ok(Supervisor {
+                pid,
+                socket: Some(ours),
+                ready: false,
+            }),
+            Forked::Child => {
+                sys::reset_signals();
+                if let Err(e) = fcntl_setfd(&theirs, FdFlags::empty()) {
+                    log(&format!("the supervisor's socket: {e}"));
+                    sys::exit_now(126);
+                }
+                let error = sys::exec_fd(self.exe.as_fd(), &[title, sandbox], &[environment]);
+                log(&format!("exec of the supervisor: {error}"));
+                sys::exit_now(127);
+            }
+        }
+    }
+
+    /// Answers one question of the supervisor.
+    fn answer(&mut self) {
+        let Some(socket) = self.supervisor.as_mut().and_then(|s| s.socket.take()) else {
+            return;
+        };
+        let received = receive::<Ask>(&socket, &mut self.buffer);
+        let (answer, fds) = match received {
+            Ok(Some((Ask::Get { from }, _))) => {
+                let (labels, fds, next) = self.store.page(from);
+                (Answer::Page { labels, next }, fds)
+            }
+            Ok(Some((Ask::Reexec, _))) => {
+                self.put_socket(socket);
+                self.reexec();
+                return;
+            }
+            Ok(Some((ask, fds))) => (self.perform(ask, fds), Vec::new()),
+            Ok(None) => return,
+            Err(e) => {
+                // A supervisor that can't talk is of no use: the socket closes, it will see
+                // that its keeper is gone and end, and the next one starts.
+                log(&format!("socket of the supervisor: {e}"));
+                return;
+            }
+        };
+        match send(&socket, &answer, &fds) {
+            Ok(()) => self.put_socket(socket),
+            Err(e) => log(&format!("answer to the supervisor: {e}")),
+        }
+    }
+
+    fn put_socket(&mut self, socket: OwnedFd) {
+        if let Some(supervisor) = self.supervisor.as_mut() {
+            supervisor.socket = Some(socket);
+        }
+    }
+
+    fn perform(&mut self, ask: Ask, fds: Vec<OwnedFd>) -> Answer {
+        match self.try_perform(ask, fds) {
+            Ok(answer) => answer,
+            Err(why) => Answer::Refused(why),
+        }
+    }
+
+    fn try_perform(&mut self, ask: Ask, fds: Vec<OwnedFd>) -> Result<Answer, String> {
+        match ask {
+            Ask::Put(labels) => self.store.put(labels, fds)?,
+            Ask::Del(names) => {
+                self.store.del(&names);
+                self.exits.del(&names).map_err(|e| e.to_string())?;
+            }
+            Ask::Exits { from } => {
+                self.reap().map_err(|e| e.to_string())?;
+                return Ok(self.exits_page(from));
+            }
+            Ask::Ready => self.supervisor_ready(),
+            Ask::Upgrade => {
+                let exe = fds.into_iter().next().ok_or("no executable came along")?;
+                let exe = sealed_copy(exe.as_fd()).map_err(|e| e.to_string())?;
+                self.previous_exe = Some(std::mem::replace(&mut self.exe, exe));
+            }
+            Ask::Leave => self.leaving = true,
+            Ask::Status => {
+                return Ok(Answer::Status(KeeperStatus {
+                    kept: u32::try_from(self.store.len()).unwrap_or(u32::MAX),
+                    supervisor_starts: self.starts,
+                    reexecs: self.reexecs,
+                }));
+            }
+            Ask::Get { .. } | Ask::Reexec => return Err("asked in the wrong place".to_owned()),
+        }
+        Ok(Answer::Done)
+    }
+
+    fn exits_page(&self, from: u32) -> Answer {
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let rest = self.exits.records().get(from..).unwrap_or_default();
+        let page = rest.get(..EXITS_BATCH_MAX).unwrap_or(rest);
+        let next = from + page.len();
+        Answer::Exits {
+            records: page.to_vec(),
+            next: (page.len() < rest.len()).then_some(u32::try_from(next).unwrap_or(u32::MAX)),
+        }
+    }
+
+    fn supervisor_ready(&mut self) {
+        if let Some(supervisor) = self.supervisor.as_mut() {
+            supervisor.ready = true;
+        }
+        self.crashes = 0;
+        self.previous_exe = None;
+        if let Some(ready) = self.ready.take() {
+            match rustix::io::write(&ready, b"R") {
+                Ok(_) | Err(rustix::io::Errno::PIPE) => {} // Nobody waits any more: fine.
+                Err(e) => log(&format!("telling the launcher: {e}")),
+            }
+        }
+    }
+
+    /// Replaces this program. The new one answers; on failure we do.
+    fn reexec(&mut self) {
+        let error = match self.seal_executable() {
+            Ok(()) => self.handover().exec(self.exe.as_fd()),
+            Err(e) => e,
+        };
+        log(&format!("replacing the keeper: {error}"));
+        let answer = Answer::Refused(error.to_string());
+        if let Some(socket) = self.supervisor.as_ref().and_then(|s| s.socket.as_ref())
+            && let Err(e) = send(socket, &answer, &[])
+        {
+            log(&format!("answer to the supervisor: {e}"));
+        }
+    }
+
+    fn seal_executable(&mut self) -> io::Result<()> {
+        if !is_sealed(self.exe.as_fd()) {
+            self.exe = sealed_copy(self.exe.as_fd())?;
+        }
+        Ok(())
+    }
+}
+
+/// One line to standard error, which the launcher led into `agent.log`.
+fn log(line: &str) {
+    let line = format!("keeper: {line}\n");
+    match rustix::io::write(rustix::stdio::stderr(), line.as_bytes()) {
+        Ok(_) | Err(_) => {} // There is no other place to say it.
+    }
+}

@@ -1,0 +1,230 @@
+//! The child between `clone3` and `execve`: system calls only, everything prepared before.
+//!
+//! It is a copy of one thread of a program with many, so any lock may be held for ever: no
+//! allocation, no formatting, no function of the C library that keeps state.
+#![expect(unsafe_code, reason = "raw system calls in a forked child")]
+
+use std::{
+    ffi::CString,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+};
+
+use crate::sys;
+
+/// First byte of the exec-status pipe: the gate was opened.
+pub(super) const RELEASED: u8 = b'R';
+/// Second byte of it: the start failed; a stage byte and an errno follow.
+pub(super) const FAILED: u8 = b'F';
+/// Exit code of a child whose gate was never opened.
+const NEVER_RELEASED: i32 = 126;
+/// Exit code of a child that reported a failed start.
+const START_FAILED: i32 = 127;
+
+/// Stages of a start, as they stand in the exec-status pipe.
+pub(super) mod stage {
+    pub(in crate::process) const SETUP: u8 = 0;
+    pub(in crate::process) const CWD: u8 = 1;
+    pub(in crate::process) const EXEC: u8 = 2;
+}
+
+/// Everything the child needs, made by its parent.
+#[derive(Debug)]
+pub(super) struct ChildPlan {
+    /// `cgroup.procs` of version 1 groups to join.
+    pub(super) joins: Vec<OwnedFd>,
+    /// Process whose mount, ipc and uts namespaces to enter.
+    pub(super) inner: Option<RawFd>,
+    /// User namespace to enter.
+    pub(super) user_namespace: Option<RawFd>,
+    /// User and group to become.
+    pub(super) ids: Option<(u32, u32)>,
+    /// Standard input, output and error.
+    pub(super) stdio: [RawFd; 3],
+    /// Standard input is a terminal that becomes the controlling one.
+    pub(super) terminal: bool,
+    /// Read end of the gate.
+    pub(super) gate: RawFd,
+    /// Write end of the exec-status pipe.
+    pub(super) status: RawFd,
+    /// Soft limit of open files.
+    pub(super) nofile_soft: libc::rlimit,
+    /// Filter of system calls.
+    pub(super) filter: Option<Vec<libc::sock_filter>>,
+    /// Working directory; none stays at the root.
+    pub(super) cwd: CString,
+    /// Paths to try, in order.
+    pub(super) candidates: Vec<CString>,
+    /// Pointers into strings that the parent keeps, null at the end.
+    pub(super) argv: Vec<*const libc::c_char>,
+    /// Likewise.
+    pub(super) envp: Vec<*const libc::c_char>,
+}
+
+/// Becomes the program, or tells why not.
+pub(super) fn run(plan: &ChildPlan) -> ! {
+    if let Err(errno) = prepare(plan) {
+        fail(plan.status, stage::SETUP, errno);
+    }
+    let mut byte = 0_u8;
+    loop {
+        // SAFETY: one byte of ours.
+        let n = unsafe { libc::syscall(libc::SYS_read, plan.gate, &raw mut byte, 1_usize) };
+        match n {
+            1 => break,
+            -1 if errno() == libc::EINTR => {}
+            _ => sys::exit_now(NEVER_RELEASED),
+        }
+    }
+    tell(plan.status, &[RELEASED]);
+    if !plan.cwd.is_empty() {
+        // SAFETY: a C string.
+        let result = unsafe { libc::syscall(libc::SYS_chdir, plan.cwd.as_ptr()) };
+        if result < 0 {
+            fail(plan.status, stage::CWD, errno());
+        }
+    }
+    let errno = exec(plan);
+    fail(plan.status, stage::EXEC, errno);
+}
+
+fn errno() -> i32 {
+    // SAFETY: the location is always valid; this thread's copy belongs to this process alone.
+    unsafe { *libc::__errno_location() }
+}
+
+fn check(result: libc::c_long) -> Result<libc::c_long, i32> {
+    if result < 0 { Err(errno()) } else { Ok(result) }
+}
+
+fn tell(status: RawFd, bytes: &[u8]) {
+    // SAFETY: the slice is valid. A reader that is gone can't be told anything: no check.
+    unsafe { libc::syscall(libc::SYS_write, status, bytes.as_ptr(), bytes.len()) };
+}
+
+fn fail(status: RawFd, stage: u8, errno: i32) -> ! {
+    let [a, b, c, d] = errno.to_le_bytes();
+    tell(status, &[FAILED, stage, a, b, c, d]);
+    sys::exit_now(START_FAILED);
+}
+
+fn prepare(plan: &ChildPlan) -> Result<(), i32> {
+    for procs in &plan.joins {
+        // SAFETY: two bytes of a constant.
+        check(unsafe {
+            libc::syscall(libc::SYS_write, procs.as_raw_fd(), c"0".as_ptr(), 1_usize)
+        })?;
+    }
+    enter_namespaces(plan)?;
+    install_filter(plan)?;
+    if let Some((uid, gid)) = plan.ids {
+        become_user(uid, gid)?;
+    }
+    // SAFETY: no memory involved.
+    check(unsafe { libc::syscall(libc::SYS_setsid) })?;
+    connect_streams(plan)?;
+    sys::reset_signals();
+    // SAFETY: no memory involved.
+    unsafe { libc::syscall(libc::SYS_umask, 0o022) };
+    // SAFETY: the structure is the kernel's 64-bit rlimit and outlives the call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_prlimit64,
+            0,
+            libc::RLIMIT_NOFILE,
+            &raw const plan.nofile_soft,
+            std::ptr::null::<libc::rlimit>(),
+        )
+    })?;
+    // SAFETY: no memory involved. Every descriptor of ours is close-on-exec already; this is
+    // for what a library may have opened without.
+    unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            3_u32,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    Ok(())
+}
+
+fn enter_namespaces(plan: &ChildPlan) -> Result<(), i32> {
+    if let Some(inner) = plan.inner {
+        let kinds = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+        // SAFETY: no memory involved.
+        check(unsafe { libc::syscall(libc::SYS_setns, inner, kinds) })?;
+    }
+    if let Some(user) = plan.user_namespace {
+        // SAFETY: no memory involved.
+        check(unsafe { libc::syscall(libc::SYS_setns, user, libc::CLONE_NEWUSER) })?;
+    }
+    Ok(())
+}
+
+/// Needs the capabilities that come with a user namespace, so before the user changes.
+fn install_filter(plan: &ChildPlan) -> Result<(), i32> {
+    let Some(filter) = &plan.filter else {
+        return Ok(());
+    };
+    let program = libc::sock_fprog {
+        len: u16::try_from(filter.len()).map_err(|_| libc::E2BIG)?,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    // SAFETY: the program points to that many instructions and the kernel copies them.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            0,
+            &raw const program,
+        )
+    })?;
+    Ok(())
+}
+
+fn become_user(uid: u32, gid: u32) -> Result<(), i32> {
+    // SAFETY: an empty list needs no memory.
+    check(unsafe { libc::syscall(libc::SYS_setgroups, 0_usize, std::ptr::null::<u32>()) })?;
+    // SAFETY: no memory involved. The raw calls change this thread only, and it is the only one.
+    check(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) })?;
+    // SAFETY: as above.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) })?;
+    Ok(())
+}
+
+/// None of the three is below 3: the parent saw to it, so no `dup` overwrites another.
+fn connect_streams(plan: &ChildPlan) -> Result<(), i32> {
+    for (number, fd) in [0, 1, 2].into_iter().zip(plan.stdio) {
+        // SAFETY: no memory involved. The copy isn't close-on-exec.
+        check(unsafe { libc::syscall(libc::SYS_dup3, fd, number, 0) })?;
+    }
+    if plan.terminal {
+        // SAFETY: TIOCSCTTY takes its argument by value.
+        check(unsafe { libc::syscall(libc::SYS_ioctl, 0, libc::TIOCSCTTY, 0) })?;
+    }
+    Ok(())
+}
+
+/// Tries the candidates as `execvp` does: a missing one is no reason to stop, a forbidden one
+/// is remembered.
+fn exec(plan: &ChildPlan) -> i32 {
+    let mut worst = libc::ENOENT;
+    for path in &plan.candidates {
+        // SAFETY: both arrays end in null, and the strings behind them live in the parent's
+        // memory, of which this is a copy.
+        unsafe {
+            libc::syscall(
+                libc::SYS_execve,
+                path.as_ptr(),
+                plan.argv.as_ptr(),
+                plan.envp.as_ptr(),
+            )
+        };
+        match errno() {
+            libc::ENOENT | libc::ENOTDIR => {}
+            libc::EACCES => worst = libc::EACCES,
+            other => return other,
+        }
+    }
+    worst
+}

@@ -1,0 +1,350 @@
+//! One source: what a turn moves from it.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use outlive_core::event::Stream;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::{Errno, ioctl_fionread},
+    pipe::{SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, splice},
+};
+
+use super::{super::attempt::Source, OutputSink, SinkError, SourceEnd};
+use crate::limits::{PIPE_BYTES_FLOODED, PTY_SPLICE_BYTES_MAX, PUMP_TURN_BYTES_MAX};
+
+/// How bytes get to the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mover {
+    Splice,
+    Copy,
+}
+
+/// What came of a turn.
+#[derive(Debug)]
+pub(super) enum Turn {
+    /// So many bytes were moved, and there may be more.
+    Moved(usize),
+    /// So many bytes were moved, and there was nothing left.
+    Dry(usize),
+    /// The sink has no room.
+    Full,
+    /// It is over.
+    Ended(SourceEnd),
+}
+
+/// A source with its sink and its pace.
+pub(super) struct Flow {
+    kind: Kind,
+    pub(super) sink: Arc<dyn OutputSink>,
+    pub(super) stream: Stream,
+    pub(super) mover: Mover,
+    pub(super) blocked: bool,
+    /// When the last frame was committed.
+    pub(super) moved_at: Duration,
+    /// When somebody typed last.
+    pub(super) typed_at: Option<Duration>,
+    grown: bool,
+}
+
+enum Kind {
+    Pipe(OwnedFd),
+    Terminal {
+        master: Arc<OwnedFd>,
+        spill_read: OwnedFd,
+        spill_write: OwnedFd,
+        over: bool,
+    },
+}
+
+impl Flow {
+    pub(super) fn new(source: Source, sink: Arc<dyn OutputSink>) -> Self {
+        let (kind, stream) = match source {
+            Source::Pipe { stream, pipe } => (Kind::Pipe(pipe), stream),
+            Source::Terminal {
+                master,
+                spill_read,
+                spill_write,
+            } => (
+                Kind::Terminal {
+                    master,
+                    spill_read,
+                    spill_write,
+                    over: false,
+                },
+                Stream::Pty,
+            ),
+        };
+        Self {
+            kind,
+            sink,
+            stream,
+            mover: Mover::Splice,
+            blocked: false,
+            moved_at: Duration::ZERO,
+            typed_at: None,
+            grown: false,
+        }
+    }
+
+    /// What epoll watches.
+    pub(super) fn watched(&self) -> BorrowedFd<'_> {
+        match &self.kind {
+            Kind::Pipe(pipe) => pipe.as_fd(),
+            Kind::Terminal { master, .. } => master.as_fd(),
+        }
+    }
+
+    /// Bytes that wait to be moved, as far as the kernel says.
+    pub(super) fn waiting(&self) -> usize {
+        let count = match &self.kind {
+            Kind::Pipe(pipe) => ioctl_fionread(pipe).unwrap_or(0),
+            Kind::Terminal {
+                master, spill_read, ..
+            } => ioctl_fionread(master).unwrap_or(0) + ioctl_fionread(spill_read).unwrap_or(0),
+        };
+        usize::try_from(count).unwrap_or(usize::MAX)
+    }
+
+    /// Moves what is there, up to a turn's share.
+    pub(super) fn turn(&mut self) -> Turn {
+        match self.kind {
+            Kind::Pipe(_) => self.pipe_turn(),
+            Kind::Terminal { .. } => self.terminal_turn(),
+        }
+    }
+
+    fn pipe_turn(&mut self) -> Turn {
+        let mut total = 0;
+        while total < PUMP_TURN_BYTES_MAX {
+            let Kind::Pipe(pipe) = &self.kind else {
+                return Turn::Dry(total);
+            };
+            // An empty pipe isn't worth a frame, and the end of one mustn't open any.
+            if ioctl_fionread(pipe).is_ok_and(|n| n == 0) {
+                return match hung_up(pipe.as_fd()) {
+                    Ok(true) if ioctl_fionread(pipe).is_ok_and(|n| n == 0) => {
+                        Turn::Ended(SourceEnd::Eof)
+                    }
+                    Ok(_) => Turn::Dry(total),
+                    Err(e) => Turn::Ended(SourceEnd::Failed(e)),
+                };
+            }
+            match append(pipe.as_fd(), &*self.sink, self.stream, &mut self.mover) {
+                Ok(0) => return Turn::Dry(total),
+                Ok(moved) => total += moved,
+                Err(end) => return end,
+            }
+            self.grow_when_flooded(total);
+        }
+        Turn::Moved(total)
+    }
+
+    /// A pipe that was full gets more room, once. Where the user has no more, it stays.
+    fn grow_when_flooded(&mut self, moved: usize) {
+        let Kind::Pipe(pipe) = &self.kind else { return };
+        if self.grown {
+            return;
+        }
+        let Ok(size) = fcntl_getpipe_size(pipe) else {
+            return;
+        };
+        if moved >= size / 2 {
+            self.grown = true;
+            match fcntl_setpipe_size(pipe, PIPE_BYTES_FLOODED) {
+                Ok(_) | Err(_) => {} // EPERM past the user's share of pipe pages is normal.
+            }
+        }
+    }
+
+    fn terminal_turn(&mut self) -> Turn {
+        let mut total = 0;
+        while total < PUMP_TURN_BYTES_MAX {
+            let gathered = match self.gather_terminal() {
+                Ok(gathered) => gathered,
+                Err(e) => return Turn::Ended(SourceEnd::Failed(e)),
+            };
+            let Kind::Terminal {
+                spill_read, over, ..
+            } = &self.kind
+            else {
+                return Turn::Dry(total);
+            };
+            let spilled = match ioctl_fionread(spill_read) {
+                Ok(spilled) => spilled,
+                Err(e) => return Turn::Ended(SourceEnd::Failed(e.into())),
+            };
+            if spilled == 0 {
+                return match (over, gathered) {
+                    (true, _) => Turn::Ended(SourceEnd::Eof),
+                    (false, _) => Turn::Dry(total),
+                };
+            }
+            match append(
+                spill_read.as_fd(),
+                &*self.sink,
+                self.stream,
+                &mut self.mover,
+            ) {
+                Ok(moved) => total += moved,
+                Err(end) => return end,
+            }
+        }
+        Turn::Moved(total)
+    }
+
+    /// Fills the spill pipe from the terminal until either has no more to give or to take.
+    ///
+    /// The master is non-blocking (`SPLICE_F_NONBLOCK` alone would block), and takes 4 KiB at
+    /// most a call, the line discipline's buffer.
+    fn gather_terminal(&mut self) -> io::Result<usize> {
+        let Kind::Terminal {
+            master,
+            spill_write,
+            over,
+            ..
+        } = &mut self.kind
+        else {
+            return Ok(0);
+        };
+        let mut total = 0;
+        while !*over && total < PUMP_TURN_BYTES_MAX {
+            let moved = match self.mover {
+                Mover::Splice => splice(
+                    &**master,
+                    None,
+                    &*spill_write,
+                    None,
+                    PTY_SPLICE_BYTES_MAX,
+                    SpliceFlags::NONBLOCK | SpliceFlags::MOVE,
+                ),
+                Mover::Copy => copy_terminal(master.as_fd(), spill_write.as_fd()),
+            };
+            match moved {
+                Ok(0) | Err(Errno::IO) => *over = true,
+                Ok(moved) => total += moved,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::INVAL) if self.mover == Mover::Splice => self.mover = Mover::Copy,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(total)
+    }
+}
+
+/// Reads no more than the spill pipe certainly takes, so that nothing stays in memory.
+fn copy_terminal(master: BorrowedFd<'_>, spill: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+    let mut fds = [PollFd::from_borrowed_fd(spill, PollFlags::OUT)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut fds, Some(&now))?;
+    // A pipe is writable when it has a free page, which takes this much at once.
+    if !fds.iter().any(|fd| fd.revents().contains(PollFlags::OUT)) {
+        return Err(Errno::AGAIN);
+    }
+    let mut buffer = [0; PTY_SPLICE_BYTES_MAX];
+    let length = rustix::io::read(master, &mut buffer)?;
+    let bytes = buffer.get(..length).unwrap_or_default();
+    let mut at = 0;
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        at += rustix::io::write(spill, rest)?;
+    }
+    Ok(length)
+}
+
+/// Whether nobody can write to this pipe any more.
+fn hung_up(pipe: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut fds = [PollFd::from_borrowed_fd(pipe, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut fds, Some(&now))?;
+    Ok(fds.iter().any(|fd| fd.revents().contains(PollFlags::HUP)))
+}
+
+/// One frame from a pipe into the sink.
+fn append(
+    pipe: BorrowedFd<'_>,
+    sink: &dyn OutputSink,
+    stream: Stream,
+    mover: &mut Mover,
+) -> Result<usize, Turn> {
+    let result = sink.append(stream, &mut |file, offset, max| {
+        if *mover == Mover::Splice {
+            match splice_at(pipe, file, offset, max) {
+                Err(Errno::INVAL) => *mover = Mover::Copy,
+                other => return none_when_again(other),
+            }
+        }
+        none_when_again(copy_at(pipe, file, offset, max))
+    });
+    match result {
+        Ok(moved) => {
+            if moved > 0 {
+                sink.progress(stream, moved);
+            }
+            Ok(moved)
+        }
+        Err(SinkError::Full) => Err(Turn::Full),
+        Err(SinkError::Source(e)) if is_no_space(&e) => Err(Turn::Full),
+        Err(SinkError::Source(e)) => Err(Turn::Ended(SourceEnd::Failed(e))),
+        Err(SinkError::Broken(e)) => Err(Turn::Ended(SourceEnd::SinkBroken(e))),
+    }
+}
+
+/// A full disk is backpressure: nothing is lost, the workload waits.
+fn is_no_space(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)
+    )
+}
+
+fn none_when_again(result: rustix::io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        other => Ok(other?),
+    }
+}
+
+fn splice_at(
+    pipe: BorrowedFd<'_>,
+    file: BorrowedFd<'_>,
+    offset: u64,
+    max: usize,
+) -> rustix::io::Result<usize> {
+    let mut offset = offset;
+    splice(
+        pipe,
+        None,
+        file,
+        Some(&mut offset),
+        max,
+        SpliceFlags::NONBLOCK | SpliceFlags::MOVE,
+    )
+}
+
+/// Copies through memory. A kill between the two calls loses what was read.
+fn copy_at(
+    pipe: BorrowedFd<'_>,
+    file: BorrowedFd<'_>,
+    offset: u64,
+    max: usize,
+) -> rustix::io::Result<usize> {
+    let mut buffer = vec![0; max.min(64 * 1024)];
+    let length = rustix::io::read(pipe, &mut buffer)?;
+    let bytes = buffer.get(..length).unwrap_or_default();
+    let mut at = 0;
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        at += rustix::io::pwrite(file, rest, offset + at as u64)?;
+    }
+    Ok(length)
+}

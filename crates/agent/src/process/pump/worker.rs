@@ -1,0 +1,257 @@
+//! One pump thread: epoll, turns, and the little waiting that makes frames larger.
+
+use std::{
+    collections::HashMap,
+    io,
+    num::NonZeroU64,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use rustix::event::{Timespec, epoll};
+use tokio::sync::oneshot;
+
+use super::{
+    Command, Mailbox, Then,
+    source::{Flow, Mover, Turn},
+};
+use crate::{
+    limits::{PUMP_ECHO_SPAN, PUMP_FLOOD_GAP, PUMP_GATHER, PUMP_SHORT_BYTES},
+    sys,
+};
+
+/// The epoll key of the mailbox; sources count from 1.
+const MAILBOX: u64 = 0;
+
+pub(super) struct Worker {
+    mailbox: Arc<Mailbox>,
+    copying: Arc<AtomicBool>,
+    epoll: OwnedFd,
+    flows: HashMap<u64, Flow>,
+}
+
+/// Whether the thread goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Go {
+    On,
+    Home,
+}
+
+impl Worker {
+    pub(super) fn new(mailbox: Arc<Mailbox>, copying: Arc<AtomicBool>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(
+            &epoll,
+            &mailbox.wake,
+            epoll::EventData::new_u64(MAILBOX),
+            epoll::EventFlags::IN,
+        )?;
+        Ok(Self {
+            mailbox,
+            copying,
+            epoll,
+            flows: HashMap::new(),
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        // Else a wait of 200 µs takes 250.
+        match rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
+            Ok(()) | Err(_) => {} // Frames get a little larger, that is all.
+        }
+        let mut ready = Vec::new();
+        loop {
+            match self.wait(&mut ready) {
+                Ok(()) => {}
+                Err(e) => {
+                    // Only a bug makes this fail; standing still would lose output in silence.
+                    fatal(&format!("pump: {e}"));
+                }
+            }
+            if ready.contains(&MAILBOX) && self.commands() == Go::Home {
+                return;
+            }
+            ready.retain(|number| *number != MAILBOX);
+            if self.worth_gathering(&ready) {
+                nap(PUMP_GATHER);
+            }
+            for number in &ready {
+                self.turn(*number);
+            }
+        }
+    }
+
+    fn wait(&self, ready: &mut Vec<u64>) -> io::Result<()> {
+        ready.clear();
+        let mut events = Vec::with_capacity(64);
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut events),
+            None,
+        ) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        ready.extend(events.iter().map(|event| event.data.u64()));
+        Ok(())
+    }
+
+    /// Whether everything that is ready is a small piece of a flood.
+    fn worth_gathering(&self, ready: &[u64]) -> bool {
+        let now = sys::boot_clock();
+        !ready.is_empty()
+            && ready.iter().all(|number| {
+                self.flows.get(number).is_some_and(|flow| {
+                    let flooding = now.saturating_sub(flow.moved_at) < PUMP_FLOOD_GAP;
+                    let echo = flow
+                        .typed_at
+                        .is_some_and(|at| now.saturating_sub(at) < PUMP_ECHO_SPAN);
+                    flooding && !echo && flow.waiting() < PUMP_SHORT_BYTES
+                })
+            })
+    }
+
+    fn turn(&mut self, number: u64) {
+        let Some(flow) = self.flows.get_mut(&number) else {
+            return;
+        };
+        let turn = flow.turn();
+        if flow.mover == Mover::Copy {
+            self.copying.store(true, Ordering::Relaxed);
+        }
+        match turn {
+            Turn::Moved(0) | Turn::Dry(0) => {}
+            Turn::Moved(_) | Turn::Dry(_) => flow.moved_at = sys::boot_clock(),
+            Turn::Full => {
+                flow.blocked = true;
+                self.unwatch(number);
+            }
+            Turn::Ended(end) => {
+                self.unwatch(number);
+                if let Some(flow) = self.flows.remove(&number) {
+                    flow.sink.ended(flow.stream, end);
+                }
+            }
+        }
+    }
+
+    fn commands(&mut self) -> Go {
+        let mut counter = [0; 8];
+        match rustix::io::read(&self.mailbox.wake, &mut counter) {
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(e) => fatal(&format!("pump: {e}")),
+        }
+        loop {
+            let Some(command) = self.mailbox.lock().pop_front() else {
+                return Go::On;
+            };
+            match command {
+                Command::Attach {
+                    number,
+                    source,
+                    sink,
+                } => {
+                    self.flows.insert(number, Flow::new(source, sink.0));
+                    self.watch(number);
+                    // A spill pipe that was recovered may hold bytes though the terminal is
+                    // silent.
+                    self.turn(number);
+                }
+                Command::Resume(number) => self.resume(number),
+                Command::Typed(number) => {
+                    if let Some(flow) = self.flows.get_mut(&number) {
+                        flow.typed_at = Some(sys::boot_clock());
+                    }
+                }
+                Command::Drain { number, then, done } => self.drain(number, then, done),
+                Command::Stop => return Go::Home,
+            }
+        }
+    }
+
+    fn resume(&mut self, number: u64) {
+        if let Some(flow) = self.flows.get_mut(&number)
+            && flow.blocked
+        {
+            flow.blocked = false;
+            self.watch(number);
+            self.turn(number);
+        }
+    }
+
+    fn drain(&mut self, number: u64, then: Then, done: oneshot::Sender<()>) {
+        while let Some(flow) = self.flows.get_mut(&number) {
+            match flow.turn() {
+                Turn::Moved(n) if n > 0 => flow.moved_at = sys::boot_clock(),
+                Turn::Moved(_) | Turn::Dry(_) => break,
+                Turn::Full => {
+                    // What can't be moved now stays where it is.
+                    if !flow.blocked {
+                        flow.blocked = true;
+                        self.unwatch(number);
+                    }
+                    break;
+                }
+                Turn::Ended(end) => {
+                    self.unwatch(number);
+                    if let Some(flow) = self.flows.remove(&number) {
+                        flow.sink.ended(flow.stream, end);
+                    }
+                }
+            }
+        }
+        if then == Then::Detach {
+            self.unwatch(number);
+            drop(self.flows.remove(&number));
+        }
+        match done.send(()) {
+            Ok(()) | Err(()) => {} // Whoever asked no longer waits.
+        }
+    }
+
+    fn watch(&mut self, number: u64) {
+        let Some(flow) = self.flows.get(&number) else {
+            return;
+        };
+        let added = epoll::add(
+            &self.epoll,
+            flow.watched(),
+            epoll::EventData::new_u64(number),
+            epoll::EventFlags::IN,
+        );
+        if let Err(e) = added
+            && let Some(flow) = self.flows.remove(&number)
+        {
+            flow.sink
+                .ended(flow.stream, super::SourceEnd::Failed(e.into()));
+        }
+    }
+
+    /// The keeper has a copy of the descriptor, so closing ours doesn't take it out of epoll.
+    fn unwatch(&self, number: u64) {
+        if let Some(flow) = self.flows.get(&number) {
+            match epoll::delete(&self.epoll, flow.watched().as_fd()) {
+                Ok(()) | Err(rustix::io::Errno::NOENT) => {} // It was out already.
+                Err(e) => fatal(&format!("pump: {e}")),
+            }
+        }
+    }
+}
+
+fn nap(span: Duration) {
+    if let Ok(span) = Timespec::try_from(span) {
+        rustix::thread::nanosleep(&span);
+    }
+}
+
+/// Ends the supervisor; the keeper starts the next, which finds everything in place.
+fn fatal(line: &str) -> ! {
+    match rustix::io::write(rustix::stdio::stderr(), format!("{line}\n").as_bytes()) {
+        Ok(_) | Err(_) => {} // There is no other place to say it.
+    }
+    sys::exit_now(70);
+}
