@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use outlive_core::session::Rejection;
+use outlive_core::{session::Rejection, spec::SpecError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -268,6 +268,13 @@ impl From<Rejection> for ApiError {
             }
             Rejection::Releasing => Self::new(ErrorCode::Unavailable, message).with_retry_after(1),
         }
+    }
+}
+
+impl From<SpecError> for ApiError {
+    fn from(error: SpecError) -> Self {
+        let message = error.to_string();
+        Self::invalid(message).with_details(json!({ "field": error.field }))
     }
 }
 

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use outlive_core::{
-    event::{AttemptEnd, Body, ExitStatus, FailReason, Oom, StartReason, StopReason, Stream},
+    event::{AttemptEnd, Body, ExitStatus, Oom, Stream},
     id::{AttemptId, Generation, SessionId},
     spec::DesiredState,
     time::Timestamp,
@@ -269,12 +269,12 @@ pub fn reason(body: &Body) -> Option<Cow<'static, str>> {
     Some(match body {
         Body::DesiredState(DesiredState::Running) => "running".into(),
         Body::DesiredState(DesiredState::Stopped) => "stopped".into(),
-        Body::AttemptStarting(reason) => start_reason(*reason).into(),
+        Body::AttemptStarting(reason) => reason.as_str().into(),
         Body::SignalSent { signal } => signal::name(*signal),
-        Body::AttemptStopping(reason) => stop_reason(*reason).into(),
-        Body::AttemptExited(end) => end_reason(end).into(),
+        Body::AttemptStopping(reason) => reason.as_str().into(),
+        Body::AttemptExited(end) => end.reason().into(),
         Body::Backoff { delay_ms } => time::go_duration(*delay_ms).into(),
-        Body::SessionFailed(reason) => fail_reason(*reason).into(),
+        Body::SessionFailed(reason) => reason.as_str().into(),
         Body::SessionExpired(expiry) => expiry.as_str().into(),
         Body::SessionStopped => "runtime_recovery_policy".into(),
         Body::StopEscalated => signal::name(SIGKILL),
@@ -289,61 +289,6 @@ pub fn reason(body: &Body) -> Option<Cow<'static, str>> {
         | Body::SessionResumed
         | Body::SessionDeleted => return None,
     })
-}
-
-/// Why an attempt was started.
-pub const fn start_reason(reason: StartReason) -> &'static str {
-    match reason {
-        StartReason::Created => "created",
-        StartReason::RestartPolicy => "restart_policy",
-        StartReason::DesiredStateRunning => "desired_state_running",
-        StartReason::AttemptCreated => "attempt_created",
-        StartReason::SpecUpdated => "spec_updated",
-        StartReason::RuntimeRecovered => "runtime_recovered",
-    }
-}
-
-/// Why an attempt is being stopped.
-pub const fn stop_reason(reason: StopReason) -> &'static str {
-    match reason {
-        StopReason::DesiredStateStopped => "desired_state_stopped",
-        StopReason::AttemptReplaced => "attempt_replaced",
-        StopReason::SpecReplaced => "spec_replaced",
-        StopReason::SessionDeleted => "session_deleted",
-        StopReason::SessionExpired => "session_expired",
-        StopReason::ReadinessTimeout => "readiness_timeout",
-    }
-}
-
-/// Why a session gave up.
-pub const fn fail_reason(reason: FailReason) -> &'static str {
-    match reason {
-        FailReason::RestartLimitExceeded => "restart_limit_exceeded",
-        FailReason::ReadinessTimeout => "readiness_timeout",
-        FailReason::StartFailed => "start_failed",
-    }
-}
-
-/// Code of a process that a shell reports as killed by KILL.
-const CODE_KILLED: u8 = 137;
-
-/// Why an attempt is over.
-pub const fn end_reason(end: &AttemptEnd) -> &'static str {
-    match end {
-        AttemptEnd::StartFailed { .. } => "start_failed",
-        AttemptEnd::RuntimeReplaced => "runtime_replaced",
-        AttemptEnd::Exited {
-            stop: Some(reason), ..
-        } => stop_reason(*reason),
-        AttemptEnd::Exited {
-            status, stop: None, ..
-        } => match status {
-            ExitStatus::Code(0) => "stopped",
-            ExitStatus::Code(CODE_KILLED) | ExitStatus::Signal { .. } => "killed",
-            ExitStatus::Code(_) => "crashed",
-            ExitStatus::Unknown => "unknown",
-        },
-    }
 }
 
 /// The facts of an attempt's end, as events and sessions show them.

@@ -3,14 +3,7 @@
 /// Bytes of a request's body: 413.
 pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Decoded bytes of one input: 413.
-pub const INPUT_BYTES_MAX: usize = 4 * 1024 * 1024;
-
-/// Characters of an `input_id`: 400.
-pub const INPUT_ID_CHARS_MAX: usize = 128;
-
-/// Characters of an `Idempotency-Key`: 400.
-pub const IDEMPOTENCY_KEY_CHARS_MAX: usize = 255;
+pub use outlive_core::limits::{IDEMPOTENCY_KEY_CHARS_MAX, INPUT_BYTES_MAX, INPUT_ID_CHARS_MAX};
 
 /// Characters of a WebSocket's `request_id`: close 1008.
 pub const REQUEST_ID_CHARS_MAX: usize = 256;

@@ -97,6 +97,23 @@ pub fn body(payload: &[u8]) -> Result<Body, BadRecord> {
     minicbor::decode(payload).map_err(|error| BadRecord(error.to_string()))
 }
 
+/// How long a record counts for retention: about as long as its event in JSON. Output, which
+/// is what fills a journal, is exact but for the digits of its number.
+pub const fn logical_len(kind: u8, payload_bytes: u32) -> u64 {
+    let payload = payload_bytes as u64;
+    if kind == KIND_OUTPUT {
+        JSON_BYTES_AROUND_OUTPUT + payload.div_ceil(3) * 4
+    } else {
+        JSON_BYTES_AROUND_OTHERS + payload
+    }
+}
+
+/// JSON of an output event without its data and with a four-digit number.
+const JSON_BYTES_AROUND_OUTPUT: u64 = 197;
+
+/// JSON of another event without what its payload says.
+const JSON_BYTES_AROUND_OTHERS: u64 = 190;
+
 /// The payload is no event that this build knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("journal record can't be read: {0}")]
@@ -104,7 +121,11 @@ pub struct BadRecord(String);
 
 #[cfg(test)]
 mod tests {
-    use outlive_core::spec::DesiredState;
+    use outlive_core::{
+        id::{Generation, SessionId},
+        spec::DesiredState,
+        time::Timestamp,
+    };
 
     use super::*;
     use crate::event;
@@ -123,7 +144,27 @@ mod tests {
             assert_eq!(body(&payload(&from)), Ok(from.clone()));
             assert_eq!(kinds_of(event::kind(&from)), &[kind(&from)]);
         }
-        assert!(body(b"no event").is_err());
+        body(b"no event").unwrap_err();
+    }
+
+    #[test]
+    fn output_counts_for_retention_what_its_json_is_long() {
+        let mut json = Vec::new();
+        let data = b"0123456789";
+        crate::encode::Encoder::new(SessionId::from_bits(1)).json(
+            &event::EventRef {
+                seq: 1234,
+                at: Timestamp::EPOCH,
+                generation: Generation::FIRST,
+                attempt: 1,
+                content: event::Content::Output {
+                    stream: Stream::Stdout,
+                    data,
+                },
+            },
+            &mut json,
+        );
+        assert_eq!(logical_len(KIND_OUTPUT, 10), json.len() as u64);
     }
 
     #[test]

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    event::{Cursor, EndFacts, OomAnswer, end_reason},
+    agent::SessionView,
+    event::{Cursor, EndFacts, OomAnswer},
     spec::{DesiredState, SessionSpec, wire_enum},
     time,
 };
@@ -127,12 +128,68 @@ impl Attempt {
             started_at: attempt.started_at.map(time::text),
             finished_at: attempt.finished_at.map(time::text),
             exit_code: facts.exit_code,
-            reason: attempt.end.as_ref().map(|end| end_reason(end).to_owned()),
+            reason: attempt.end.as_ref().map(|end| end.reason().to_owned()),
             signal: facts.signal.map(Cow::into_owned),
             core: facts.core,
             oom: facts.oom,
             exit_unknown: facts.exit_unknown,
             message: facts.message,
+        }
+    }
+}
+
+impl Session {
+    /// A session as clients see it, with the window of its journal.
+    pub fn new(session: &core::Session, cursor: Cursor) -> Self {
+        let attempt = session.attempt().map(|attempt| Attempt {
+            // While it is being stopped, the newest attempt already says why.
+            reason: session.attempt_reason().map(str::to_owned),
+            ..Attempt::new(session.id(), attempt)
+        });
+        Self {
+            id: session.id().to_string(),
+            spec: session.spec().into(),
+            spec_version: session.spec_version(),
+            phase: session.phase().into(),
+            runtime_generation: session.generation().0,
+            attempt,
+            restart_count: session.restart_count(),
+            cursor,
+            created_at: time::text(session.created_at()),
+            updated_at: time::text(session.updated_at()),
+            last_activity_at: time::text(session.last_activity_at()),
+        }
+    }
+}
+
+impl TryFrom<&SessionView> for Session {
+    type Error = core::CheckpointError;
+
+    fn try_from(view: &SessionView) -> Result<Self, Self::Error> {
+        let session = core::Session::restore(&view.checkpoint)?;
+        Ok(Self::new(&session, Cursor::from(view)))
+    }
+}
+
+impl From<&SessionView> for Cursor {
+    fn from(view: &SessionView) -> Self {
+        Self {
+            earliest: view.earliest,
+            latest: view.latest,
+        }
+    }
+}
+
+impl AttemptList {
+    /// The attempts that a session remembers.
+    pub fn new(session: &core::Session) -> Self {
+        let id = session.id();
+        Self {
+            attempts: session
+                .attempts()
+                .iter()
+                .map(|attempt| Attempt::new(id, attempt))
+                .collect(),
         }
     }
 }

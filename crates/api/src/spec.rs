@@ -85,29 +85,26 @@ wire_enum! {
     }
 }
 
-/// How the streams are connected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-pub enum IoMode {
-    /// Three pipes.
-    #[serde(rename = "pipes", alias = "")]
-    Pipes,
-    /// One pseudo terminal.
-    #[serde(rename = "pty")]
-    Pty,
+wire_enum! {
+    /// How the streams are connected.
+    IoMode = core::IoMode {
+        /// Three pipes.
+        Pipes = "pipes" | "" => Pipes,
+        /// One pseudo terminal.
+        Pty = "pty" => Pty,
+    }
 }
 
-/// When an attempt counts as ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-pub enum ReadinessType {
-    /// As soon as the process runs.
-    #[serde(rename = "process", alias = "")]
-    Process,
-    /// When it has lived for `delay_ms`.
-    #[serde(rename = "delay")]
-    Delay,
-    /// When `output` appeared.
-    #[serde(rename = "output")]
-    Output,
+wire_enum! {
+    /// When an attempt counts as ready.
+    ReadinessType = core::ReadinessKind {
+        /// As soon as the process runs.
+        Process = "process" | "" => Process,
+        /// When it has lived for `delay_ms`.
+        Delay = "delay" => Delay,
+        /// When `output` appeared.
+        Output = "output" => Output,
+    }
 }
 
 /// What a session should run and how.
@@ -338,6 +335,56 @@ impl From<&core::Readiness> for ReadinessSpec {
             delay_ms: nonzero((*delay_ms).into()),
             output,
             timeout_ms: Some((*timeout_ms).into()),
+        }
+    }
+}
+
+impl From<SessionSpec> for core::RawSpec {
+    fn from(spec: SessionSpec) -> Self {
+        let io = spec.io.unwrap_or_default();
+        let terminal = io.terminal.unwrap_or_default();
+        let lifecycle = spec.lifecycle.unwrap_or_default();
+        let restart = lifecycle.restart.unwrap_or_default();
+        let readiness = spec.readiness.unwrap_or_default();
+        let retention = spec.event_retention.unwrap_or_default();
+        Self {
+            name: spec.name,
+            command: Some(spec.command),
+            cwd: spec.cwd,
+            env: spec.env,
+            io: core::RawIo {
+                mode: io.mode.map(Into::into),
+                terminal: core::RawTerminal {
+                    rows: terminal.rows,
+                    cols: terminal.cols,
+                    term: terminal.term,
+                },
+            },
+            lifecycle: core::RawLifecycle {
+                desired_state: lifecycle.desired_state.map(Into::into),
+                restart: core::RawRestart {
+                    policy: restart.policy.map(Into::into),
+                    max_restarts: restart.max_restarts,
+                    window_seconds: restart.window_seconds,
+                    initial_backoff_ms: restart.initial_backoff_ms,
+                    max_backoff_ms: restart.max_backoff_ms,
+                },
+                runtime_recovery: lifecycle.runtime_recovery.map(Into::into),
+                idle_timeout_seconds: lifecycle.idle_timeout_seconds,
+                max_lifetime_seconds: lifecycle.max_lifetime_seconds,
+                stop_grace_period_seconds: lifecycle.stop_grace_period_seconds,
+                descendants: lifecycle.descendants.map(Into::into),
+            },
+            readiness: core::RawReadiness {
+                kind: readiness.kind.map(Into::into),
+                delay_ms: readiness.delay_ms,
+                output: readiness.output,
+                timeout_ms: readiness.timeout_ms,
+            },
+            event_retention: core::RawRetention {
+                max_bytes: retention.max_bytes,
+                max_age_seconds: retention.max_age_seconds,
+            },
         }
     }
 }
