@@ -15,3 +15,5 @@ pub(crate) mod keeper;
 pub(crate) mod link;
 pub(crate) mod offline;
 pub(crate) mod tails;
+#[cfg(test)]
+pub(crate) mod tests;

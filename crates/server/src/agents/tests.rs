@@ -1,0 +1,342 @@
+//! Links against a supervisor that dies wherever it hurts.
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use outlive_api::agent::{Outcome, Request, Write};
+use outlive_core::{
+    event::Created,
+    id::{Generation, SandboxId, SessionId},
+    session::ReplaceCurrent,
+    spec::RawSpec,
+};
+use outlive_testkit::fake_agent::FakeAgent;
+use tokio_util::task::TaskTracker;
+
+use super::{
+    agent::{Agent, NoAnswer},
+    keeper::Keeper,
+    tails::Tails,
+};
+
+/// A process that stands for a keeper: it lives until it is told to end.
+#[derive(Debug)]
+pub(crate) struct FakeKeeper {
+    child: Child,
+}
+
+impl FakeKeeper {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test needs a process of its own"
+    )]
+    pub(crate) fn start(state_dir: &std::path::Path) -> Self {
+        let mut child = std::process::Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Once it answers, it has been executed and its start time is settled.
+        let mut stdin = child.stdin.take().unwrap();
+        std::io::Write::write_all(&mut stdin, b"x\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        child.stdin = Some(stdin);
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let ticks = stat
+            .rsplit_once(')')
+            .unwrap()
+            .1
+            .split_ascii_whitespace()
+            .nth(19)
+            .unwrap()
+            .to_owned();
+        let text = format!("{} {ticks}\n", child.id());
+        std::fs::write(state_dir.join("keeper.pid"), text).unwrap();
+        Self { child }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for FakeKeeper {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+struct Stage {
+    _dir: tempfile::TempDir,
+    state: PathBuf,
+    keeper: FakeKeeper,
+    fake: FakeAgent,
+    tails: Arc<Tails>,
+    agent: Agent,
+    /// The fake binds again through it at a restart.
+    _short_dir: std::fs::File,
+}
+
+fn sandbox() -> SandboxId {
+    SandboxId::from_bits(7)
+}
+
+fn session() -> SessionId {
+    SessionId::from_bits(9)
+}
+
+impl Stage {
+    fn set() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        // Longer than a socket's path may be.
+        let state = dir.path().join("d".repeat(120)).join("state");
+        std::fs::create_dir_all(&state).unwrap();
+        let short = std::fs::canonicalize(&state).unwrap();
+        let keeper = FakeKeeper::start(&state);
+        let (fake, short_dir) = bind_in(&short);
+        let tails = Arc::new(Tails::default());
+        let agent = Agent::start(
+            sandbox(),
+            state.clone(),
+            Keeper::find(&state).unwrap().unwrap(),
+            Arc::clone(&tails),
+            &TaskTracker::new(),
+        );
+        Self {
+            _dir: dir,
+            state,
+            keeper,
+            fake,
+            tails,
+            agent,
+            _short_dir: short_dir,
+        }
+    }
+}
+
+/// The fake binds by path; `/proc/self/fd` keeps that short, as the real one does.
+fn bind_in(state: &std::path::Path) -> (FakeAgent, std::fs::File) {
+    use std::os::fd::AsRawFd;
+    let dir = std::fs::File::open(state).unwrap();
+    let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+    let fake = FakeAgent::listen(&path, sandbox(), Generation(3)).unwrap();
+    (fake, dir)
+}
+
+fn create() -> Request {
+    let spec = RawSpec {
+        command: Some(vec!["true".to_owned()]),
+        ..RawSpec::default()
+    };
+    Request::Create {
+        session: session(),
+        created: Box::new(Created {
+            spec: spec.validate().unwrap(),
+            idempotency_key: None,
+            handle: None,
+        }),
+    }
+}
+
+fn write() -> Request {
+    Request::Write {
+        session: session(),
+        write: Write {
+            expected: None,
+            input_id: "one".to_owned(),
+            data: b"hello".to_vec(),
+            eof: None,
+            durable: false,
+        },
+    }
+}
+
+fn signal() -> Request {
+    Request::Signal {
+        session: session(),
+        expected: None,
+        signal: 15,
+    }
+}
+
+#[tokio::test]
+async fn calls_are_answered_over_a_path_longer_than_a_socket_address() {
+    let stage = Stage::set();
+    let welcome = stage.agent.welcome(Duration::from_secs(5)).await.unwrap();
+    assert_eq!(welcome.generation, Generation(3));
+    let answer = stage.agent.call(create()).await.unwrap();
+    assert!(matches!(answer, Outcome::Session(_)), "{answer:?}");
+    // The answer itself makes the session followable; the watch need not have come yet.
+    assert_eq!(stage.tails.follow(&session()).unwrap().borrow().latest, 1);
+}
+
+#[tokio::test]
+async fn many_calls_share_a_link_and_each_gets_its_own_answer() {
+    let stage = Stage::set();
+    let calls = (0..200_u64).map(|n| {
+        let env = BTreeMap::from([("N".to_owned(), n.to_string())]);
+        let agent = &stage.agent;
+        async move {
+            match n % 3 {
+                0 => assert_eq!(
+                    agent.call(Request::Configure { env }).await,
+                    Ok(Outcome::Done)
+                ),
+                1 => assert_eq!(
+                    agent.call(Request::List).await,
+                    Ok(Outcome::Sessions(vec![]))
+                ),
+                _ => assert!(matches!(
+                    agent.call(Request::Health).await,
+                    Ok(Outcome::Health(_))
+                )),
+            }
+        }
+    });
+    futures_util::future::join_all(calls).await;
+}
+
+/// The link is cut after every single byte, in both directions. What may be sent again arrives
+/// exactly once, what may not arrives at most once, and no call is left without an answer.
+#[tokio::test]
+async fn a_cut_at_any_byte_carries_nothing_out_twice() {
+    for direction in ["read", "written"] {
+        // Longer than the frames of these calls together; cuts behind them never happen.
+        for bytes in 0..400 {
+            let stage = Stage::set();
+            stage.agent.welcome(Duration::from_secs(5)).await.unwrap();
+            match direction {
+                "read" => stage.fake.cut_after_read(bytes),
+                _ => stage.fake.cut_after_written(bytes),
+            }
+            let at = format!("cut after {bytes} bytes {direction}");
+            let created = stage.agent.call(create()).await;
+            assert!(
+                matches!(created, Ok(Outcome::Session(_))),
+                "{at}: {created:?}"
+            );
+            let written = stage.agent.call(write()).await;
+            assert!(
+                matches!(written, Ok(Outcome::Written { .. })),
+                "{at}: {written:?}"
+            );
+            let signalled = stage.agent.call(signal()).await;
+            assert!(
+                matches!(signalled, Ok(Outcome::Done) | Err(NoAnswer::Unknown)),
+                "{at}: {signalled:?}"
+            );
+            let deleted = stage.agent.call(Request::Delete(session())).await;
+            assert_eq!(deleted, Ok(Outcome::Done), "{at}");
+
+            let done = stage.fake.done();
+            let count = |kind: fn(&Request) -> bool| done.iter().filter(|one| kind(one)).count();
+            assert_eq!(count(|r| matches!(r, Request::Create { .. })), 1, "{at}");
+            assert_eq!(count(|r| matches!(r, Request::Write { .. })), 1, "{at}");
+            assert_eq!(count(|r| matches!(r, Request::Delete(_))), 1, "{at}");
+            let signals = count(|r| matches!(r, Request::Signal { .. }));
+            match signalled {
+                Ok(_) => assert_eq!(signals, 1, "{at}"),
+                Err(_) => assert!(signals <= 1, "{at}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_waits_while_the_supervisor_restarts() {
+    let mut stage = Stage::set();
+    stage.agent.welcome(Duration::from_secs(5)).await.unwrap();
+    stage.fake.kill();
+    let call = stage.agent.call(create());
+    let restart = async {
+        while stage.agent.is_up() {
+            tokio::task::yield_now().await;
+        }
+        stage.fake.restart().unwrap();
+    };
+    let (answer, ()) = tokio::join!(call, restart);
+    assert!(matches!(answer, Ok(Outcome::Session(_))), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_replacement_of_an_attempt_that_may_have_arrived_is_not_sent_again() {
+    let stage = Stage::set();
+    stage.agent.welcome(Duration::from_secs(5)).await.unwrap();
+    stage.agent.call(create()).await.unwrap();
+    stage.fake.cut_after_written(0);
+    let answer = stage.agent.call(Request::NewAttempt {
+        session: session(),
+        replace: ReplaceCurrent::Yes,
+    });
+    assert_eq!(answer.await, Err(NoAnswer::Unknown));
+    let attempts = stage
+        .fake
+        .done()
+        .into_iter()
+        .filter(|one| matches!(one, Request::NewAttempt { .. }));
+    assert_eq!(attempts.count(), 1);
+}
+
+#[tokio::test]
+async fn sessions_deleted_while_the_link_was_down_end_their_followers() {
+    let mut stage = Stage::set();
+    stage.agent.call(create()).await.unwrap();
+    let mut follower = stage.tails.follow(&session()).unwrap();
+    stage.tails.moved(&SessionId::from_bits(10), 1, 5);
+    let mut ghost = stage.tails.follow(&SessionId::from_bits(10)).unwrap();
+    stage.fake.restart().unwrap();
+    ghost
+        .wait_for(|tail| tail.life == crate::sessions::Life::Deleted)
+        .await
+        .unwrap();
+    assert_eq!(
+        follower.borrow_and_update().life,
+        crate::sessions::Life::Present
+    );
+}
+
+#[tokio::test]
+async fn the_end_of_the_keeper_is_seen_and_ends_calls_at_once() {
+    let mut stage = Stage::set();
+    stage.agent.welcome(Duration::from_secs(5)).await.unwrap();
+    stage.fake.kill();
+    let call = stage.agent.call(create());
+    let kill = async {
+        tokio::task::yield_now().await;
+        stage.keeper.kill();
+    };
+    let (answer, ()) = tokio::join!(call, kill);
+    assert!(
+        matches!(answer, Err(NoAnswer::RuntimeGone { .. })),
+        "{answer:?}"
+    );
+    stage.agent.gone().await;
+    assert!(Keeper::find(&stage.state).unwrap().is_none());
+}
+
+#[test]
+fn a_number_that_another_process_took_is_no_keeper() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path();
+    std::fs::write(state.join("keeper.pid"), "1 999999999\n").unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let _inside = runtime.enter();
+    assert!(Keeper::find(state).unwrap().is_none());
+    std::fs::write(state.join("keeper.pid"), "12").unwrap();
+    assert!(Keeper::find(state).unwrap().is_none());
+    std::fs::remove_file(state.join("keeper.pid")).unwrap();
+    assert!(Keeper::find(state).unwrap().is_none());
+}
