@@ -190,6 +190,24 @@ impl Client {
         self.read_answer(response, call.path).await
     }
 
+    /// Reads an answer that has no envelope.
+    pub async fn plain(&self, path: &str) -> Result<Value> {
+        let request = self.request(Method::GET, path).timeout(READ_TIMEOUT);
+        let response = request
+            .send()
+            .await
+            .map_err(|error| transport(self.url(), &error))?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = response
+            .bytes()
+            .await
+            .map_err(|error| transport(self.url(), &error))?;
+        match serde_json::from_slice(&body) {
+            Ok(value) if status.is_success() => Ok(value),
+            _ => Err(self.refusal(status, &headers, &body, path)),
+        }
+    }
+
     /// Opens an event stream after `after`; an answer that is no stream is a failure.
     pub async fn open_stream(&self, path: &str, after: Option<u64>) -> Result<Response> {
         let mut request = self

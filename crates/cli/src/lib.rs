@@ -16,6 +16,7 @@ pub mod client;
 pub mod clock;
 pub mod commands;
 pub mod config;
+mod demo;
 pub mod error;
 pub mod event;
 pub mod follow;

@@ -49,3 +49,18 @@ pub const NAMES_LISTED_MAX: usize = 20;
 
 /// Largest specification or profile file, bytes.
 pub const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// Longest time the demo may take.
+pub const DEMO_DURATION_MAX: Duration = Duration::from_mins(2);
+
+/// Longest wait of the demo for one thing.
+pub const DEMO_WAIT_MAX: Duration = Duration::from_secs(15);
+
+/// How often the demo looks at processes and files.
+pub const DEMO_POLL: Duration = Duration::from_millis(5);
+
+/// Lines the demo reads before the kills, and again after them.
+pub const DEMO_LINES_BEFORE: u64 = 300;
+
+/// Lines of the server's log that a failed demo shows.
+pub const DEMO_LOG_LINES: usize = 20;

@@ -26,7 +26,7 @@ pub mod spec;
     propagate_version = true,
     subcommand_required = true,
     arg_required_else_help = true,
-    after_help = "Example:\n  outlive run -- sh -c 'echo hello; exit 3'"
+    after_help = "Example:\n  outlive serve &\n  outlive run -- sh -c 'echo hello; exit 3'"
 )]
 pub struct Cli {
     /// Flags of every command.
@@ -116,6 +116,18 @@ pub enum Format {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run the server.
+    #[command(after_help = "Example:\n  outlive serve --listen 127.0.0.1:7070 --data ./data")]
+    Serve(serve::Serve),
+
+    /// Show on this machine that a session survives kill -9 of everything around it.
+    ///
+    /// Starts its own server in a temporary folder, follows a session, kills the server and the
+    /// supervisor, and checks that the same process went on and that not a byte is missing.
+    /// Needs no other server, no root, no network; removes what it made.
+    #[command(after_help = "Example:\n  outlive demo")]
+    Demo(serve::Demo),
+
     /// Run a command in a sandbox and pass on its output and exit code.
     ///
     /// The command goes on when this client is interrupted or loses its connection; it then says

@@ -12,6 +12,7 @@ use crate::{
 pub mod key;
 pub mod run;
 pub mod sandbox;
+pub mod serve;
 pub mod session;
 
 /// What every command that talks to a server has.
@@ -38,6 +39,8 @@ impl Context {
 pub async fn run(cli: Cli) -> Result<u8> {
     let global = cli.global;
     let done = match cli.command {
+        Command::Serve(args) => serve::serve(args).await,
+        Command::Demo(args) => crate::demo::run(&args).await,
         Command::Completions { shell } => completions(shell),
         Command::Run(args) => {
             let context = Context::new(&global).map_err(Failure::not_the_program)?;
