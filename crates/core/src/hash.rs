@@ -128,12 +128,12 @@ mod tests {
                 .finish128()
                 .as_u128()
         };
-        expect_test::expect![[r#"
+        expect_test::expect![[r"
             275fc0e2650c26c9787ca7b4884591e6
             eebeb7bb1a81b3b9ed877edf9c34e386
             f4a1c89046a43a9fd180ad19034f9a27
             94c46cb4d130be9a
-        "#]]
+        "]]
         .assert_eq(&format!(
             "{:032x}\n{:032x}\n{:032x}\n{:016x}\n",
             of(""),

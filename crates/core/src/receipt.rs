@@ -13,8 +13,27 @@
 use crate::{
     hash::{Digest128, StableHasher},
     id::AttemptId,
+    limits,
     session::{EofMode, Rejection, Session},
+    spec::{SpecError, SpecProblem},
 };
+
+/// Checks an input's id: trimmed, it has 1 to 128 characters.
+pub fn check_input_id(input_id: &str) -> Result<String, SpecError> {
+    let input_id = input_id.trim();
+    let problem = match input_id.chars().count() {
+        0 => SpecProblem::Missing,
+        1..=limits::INPUT_ID_CHARS_MAX => return Ok(input_id.to_owned()),
+        _ => SpecProblem::TooLong {
+            max: limits::INPUT_ID_CHARS_MAX,
+            unit: "characters",
+        },
+    };
+    Err(SpecError {
+        field: "input_id",
+        problem,
+    })
+}
 
 /// The hash under which the receipt of `input_id` is kept.
 pub fn id_hash(input_id: &str) -> Digest128 {

@@ -263,7 +263,8 @@ impl Session {
 
     /// The attempt that lives: it was started and its end was not journalled yet.
     pub fn live_attempt(&self) -> Option<&Attempt> {
-        self.stage.live().and(self.attempts.last())
+        let attempt = self.attempts.last();
+        attempt.filter(|_| self.stage.live().is_some())
     }
 
     /// The newest attempts, oldest first, [`ATTEMPTS_KEPT_MAX`](crate::limits::ATTEMPTS_KEPT_MAX)
@@ -294,6 +295,11 @@ impl Session {
     /// Size of the live attempt's terminal; none with pipes or without a live attempt.
     pub fn terminal_size(&self) -> Option<TerminalSize> {
         self.stage.live().and_then(|live| live.terminal)
+    }
+
+    /// Whether the live attempt's input ended, so that a supervisor that takes over closes it.
+    pub fn input_closed(&self) -> bool {
+        self.stage.live().is_some_and(|live| live.input_closed)
     }
 
     /// Restarts by policy since the creation; never goes back.

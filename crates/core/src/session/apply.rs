@@ -54,9 +54,8 @@ impl Session {
     fn apply_body(&mut self, event: &Event) {
         let at = event.at;
         match &event.body {
-            Body::Output { .. } => {}
-            // The creation already is this session; it can't happen twice.
-            Body::SessionCreated(_) => {}
+            // Activity, and no more; a creation already is this session and can't happen twice.
+            Body::Output { .. } | Body::SignalSent { .. } | Body::SessionCreated(_) => {}
             Body::SessionUpdated(spec) => self.apply_update(spec),
             Body::DesiredState(state) => {
                 self.spec_version += 1;
@@ -71,7 +70,6 @@ impl Session {
                     live.input_closed |= mode.closes(live.terminal.is_some());
                 }
             }
-            Body::SignalSent { .. } => {}
             Body::TerminalResized { rows, cols } => {
                 if let Some(live) = self.stage.live_mut() {
                     live.terminal = Some(TerminalSize {

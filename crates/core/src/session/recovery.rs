@@ -27,26 +27,34 @@ impl Session {
         if self.existence == Existence::Deleted {
             return vec![Effect::Remove];
         }
-        match (&self.stage, self.attempt()) {
-            (Stage::Starting(live), Some(attempt)) if live.started.is_none() => {
-                vec![Effect::Spawn {
-                    number: attempt.number,
-                }]
+        let mut effects = Vec::new();
+        match &self.stage {
+            Stage::Starting(live) if live.started.is_none() => {
+                effects.extend(self.attempt().map(|newest| Effect::Spawn {
+                    number: newest.number,
+                }));
             }
-            (Stage::Stopping(_, stop), _) if stop.escalated => vec![Effect::Kill],
-            (Stage::Stopping(..), _) => vec![Effect::Terminate],
-            (
-                Stage::Starting(_)
-                | Stage::Running(_)
-                | Stage::Pending
-                | Stage::Backoff { .. }
-                | Stage::Stopped
-                | Stage::Exited
-                | Stage::Failed
-                | Stage::Suspended,
-                _,
-            ) => Vec::new(),
+            Stage::Stopping(_, stop) if stop.escalated => effects.push(Effect::Kill),
+            Stage::Stopping(..) => effects.push(Effect::Terminate),
+            Stage::Starting(_)
+            | Stage::Running(_)
+            | Stage::Pending
+            | Stage::Backoff { .. }
+            | Stage::Stopped
+            | Stage::Exited
+            | Stage::Failed
+            | Stage::Suspended => {}
         }
+        // A terminal that already has the size doesn't notice.
+        if let Some(live) = self.stage.live()
+            && let (Some(size), Some(_)) = (live.terminal, live.started)
+        {
+            effects.push(Effect::Resize {
+                rows: size.rows,
+                cols: size.cols,
+            });
+        }
+        effects
     }
 
     pub(super) fn decide_runtime_started(

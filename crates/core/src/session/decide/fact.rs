@@ -45,14 +45,15 @@ impl Session {
 
     pub(super) fn decide_start_failed(&self, now: Timestamp, message: &str) -> Decision {
         match &self.stage {
-            Stage::Starting(_) | Stage::Running(_) | Stage::Stopping(..) => self.exit(
-                now,
-                AttemptEnd::StartFailed {
-                    message: shortened(message),
-                },
-            ),
-            // Nothing lives, so nothing failed to start: it was already told.
-            Stage::Pending
+            Stage::Starting(live) | Stage::Stopping(live, _) if live.started.is_none() => {
+                let message = shortened(message);
+                self.exit(now, AttemptEnd::StartFailed { message })
+            }
+            // Nothing is being started: it was already told.
+            Stage::Starting(_)
+            | Stage::Running(_)
+            | Stage::Stopping(..)
+            | Stage::Pending
             | Stage::Backoff { .. }
             | Stage::Stopped
             | Stage::Exited
