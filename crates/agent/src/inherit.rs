@@ -6,7 +6,7 @@ use std::{io, os::fd::AsFd};
 use outlive_api::launch::{Isolation, LaunchConfig};
 
 use crate::{
-    keeper::{ExitRecord, KEEPER_FD_ENV, KeeperClient, KeeperError},
+    keeper::{ExitRecord, KEEPER_FD_ENV, KeeperClient, KeeperError, Kept},
     process::{Attempt, Pump, Spawner, cgroup::WorkloadCgroups, recover},
     sys,
 };
@@ -33,6 +33,8 @@ pub struct Inheritance {
     pub cgroups: WorkloadCgroups,
     /// Attempts of supervisors before this one, ordered by key.
     pub attempts: Vec<Attempt>,
+    /// Everything else that was kept.
+    pub others: Vec<Kept>,
     /// How processes ended that the keeper reaped meanwhile.
     pub exits: Vec<ExitRecord>,
 }
@@ -71,9 +73,11 @@ impl Inheritance {
         let spawner = Spawner::start(keeper.clone(), &kept)?;
         let cgroups = WorkloadCgroups::from_kept(&kept)?;
         let exits = keeper.exits()?;
+        let recovered = recover(kept);
         Ok(Self {
             pump: Pump::start()?,
-            attempts: recover(kept).attempts,
+            attempts: recovered.attempts,
+            others: recovered.others,
             keeper,
             config,
             isolation,

@@ -13,10 +13,25 @@
 //!
 //! [`inherit::Inheritance::take`] is where a supervisor begins; [`process`] is what it acts with.
 
+mod clock;
+mod driver;
+mod figures;
 pub mod inherit;
 pub mod init;
+mod input;
+mod journal;
 pub mod keeper;
 pub mod limits;
+mod link;
+mod log;
+mod machine;
+mod owner;
 pub mod process;
+mod processes;
+mod receipts;
+mod registry;
+mod reserve;
 pub mod supervisor;
+mod sync;
 pub mod sys;
+mod tails;

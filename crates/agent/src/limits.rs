@@ -46,3 +46,90 @@ pub const PUMP_ECHO_SPAN: Duration = Duration::from_millis(50);
 pub const PUMP_SHORT_BYTES: usize = 32 * 1024;
 /// Commands that may wait for a pump thread.
 pub const PUMP_COMMANDS_MAX: usize = 1024;
+
+/// Links that may watch at once. Two is normal: a server and the one that replaces it.
+pub(crate) const WATCHERS_MAX: usize = 8;
+
+/// Links at once; more are closed when they come.
+pub(crate) const LINKS_MAX: usize = 16;
+
+/// Calls of one link that may be under way; the link is not read while there are more.
+pub(crate) const LINK_CALLS_MAX: usize = 8192;
+
+/// Bytes of requests of one link that may be under way; the link is not read while there are more.
+pub(crate) const LINK_REQUEST_BYTES_MAX: u32 = 32 * 1024 * 1024;
+
+/// Replies of one link that wait for its socket.
+pub(crate) const LINK_REPLIES_MAX: usize = 256;
+
+/// How long a link may take to say hello.
+pub(crate) const LINK_HELLO_WAIT: Duration = Duration::from_secs(5);
+
+/// Sessions of a sandbox.
+pub(crate) const SESSIONS_MAX: u32 = 4096;
+
+/// Messages that wait for one session's driver.
+pub(crate) const MAILBOX_MAX: usize = 64;
+
+/// Calls that wait until one session's change is over.
+pub(crate) const WAITERS_MAX: usize = 1024;
+
+/// Bytes of one attempt's input that were accepted and not written yet.
+pub(crate) const INPUT_QUEUE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// Writes of one attempt that were accepted and not written yet.
+pub(crate) const INPUT_QUEUE_WRITES_MAX: usize = 256;
+
+/// Journals that are opened at once when a supervisor starts.
+pub(crate) const OPENS_AT_ONCE: usize = 4;
+
+/// How long data of class B may wait for its sync.
+pub(crate) const GROUP_SYNC_WAIT: Duration = Duration::from_millis(200);
+
+/// Syncs that wait for the sync threads.
+pub(crate) const SYNC_QUEUE_MAX: usize = 8192;
+
+/// Receipts that are kept however old they are.
+pub(crate) const RECEIPTS_KEPT: usize = 65_536;
+
+/// How long a receipt is kept however many there are.
+pub(crate) const RECEIPT_AGE_KEPT: Duration = Duration::from_secs(24 * 3600);
+
+/// Receipts of one session; more are refused, since none may be forgotten silently.
+pub(crate) const RECEIPTS_MAX: usize = 1_000_000;
+
+/// Receipts in memory before they are written as a sorted run.
+pub(crate) const RECEIPTS_RECENT_MAX: usize = 4096;
+
+/// Sorted runs before they are merged into one.
+pub(crate) const RECEIPT_RUNS_MAX: usize = 8;
+
+/// Threads that wait for the disk.
+pub(crate) const SYNC_THREADS_MAX: usize = 4;
+
+/// How long descendants that hold an attempt's output may be silent before it counts as drained.
+pub(crate) const DRAIN_IDLE: Duration = Duration::from_millis(200);
+
+/// How long they may go on writing at most.
+pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// Pause between two looks for a tree's members where no control group tells.
+pub(crate) const TREE_WALK_PAUSE: Duration = Duration::from_millis(20);
+
+/// How soon a full disk is tried again.
+pub(crate) const FULL_RETRY: Duration = Duration::from_millis(250);
+
+/// Bytes of one frame of output.
+pub(crate) const OUTPUT_FRAME_BYTES_MAX: usize = 64 * 1024;
+
+/// Shortest pause between two turns of a journal's maintenance.
+pub(crate) const MAINTENANCE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Bytes of one page when written output is searched.
+pub(crate) const SEARCH_PAGE_BYTES: usize = 256 * 1024;
+
+/// Records of such a page.
+pub(crate) const SEARCH_PAGE_RECORDS: usize = 1024;
+
+/// Bytes of the disk that only what must be journalled may use.
+pub(crate) const RESERVE_BYTES: u64 = 1024 * 1024;

@@ -1,11 +1,242 @@
-//! The supervisor of one sandbox.
+//! The supervisor of one sandbox: a current-thread runtime, a driver for each session, and the
+//! link to the server. The pump, the spawner and the disk have threads of their own.
+//!
+//! It holds no truth: everything it knows is in the journals and, for what runs, in the keeper.
+//! So it may be killed at any moment, and the next one goes on.
 
-use crate::inherit::Inheritance;
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, AsRawFd},
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 
-/// Serves until the runtime ends.
+use anyhow::Context;
+use outlive_api::agent::{Health, Hello, Outcome, PumpMode, Request, Welcome};
+use outlive_core::id::{Generation, SandboxId};
+use tokio::{net::UnixListener, task::LocalSet, time::timeout};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    clock::Clock,
+    driver::Surroundings,
+    figures::Figures,
+    inherit::Inheritance,
+    journal::JournalSurroundings,
+    keeper::KeeperClient,
+    limits::OPENS_AT_ONCE,
+    link::{self, Service},
+    log,
+    owner::{self, Copied},
+    processes::Processes,
+    registry::Registry,
+    reserve::Reserve,
+    sync::Syncer,
+    tails::{Tails, Watcher},
+};
+
+/// How long replies may take to leave once the supervisor ends.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Serves until the runtime ends or another supervisor takes over.
 pub fn main() -> anyhow::Result<()> {
     let inherited = Inheritance::take()?;
-    inherited.keeper.ready()?;
-    rustix::event::pause();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(OPENS_AT_ONCE)
+        .build()
+        .context("the runtime")?;
+    let local = LocalSet::new();
+    let result = local.block_on(&runtime, supervise(inherited));
+    // Drivers that still wait are dropped where they stand, as a kill would drop them.
+    drop(local);
+    runtime.shutdown_background();
+    result
+}
+
+async fn supervise(inherited: Inheritance) -> anyhow::Result<()> {
+    let state = std::env::current_dir().context("the state directory")?;
+    let (sandbox, generation) = (
+        inherited.config.sandbox.clone(),
+        inherited.config.generation,
+    );
+    let keeper = inherited.keeper.clone();
+    owner::claim(&state, &sandbox, Copied::Refuse)?;
+    let clock = Arc::new(Clock::system());
+    let tails = Arc::new(Tails::default());
+    let syncer = Syncer::new();
+    let around = Rc::new(Surroundings {
+        machine: Rc::new(Processes::of(inherited)),
+        generation,
+        clock: Arc::clone(&clock),
+        journals: JournalSurroundings {
+            clock,
+            syncer: syncer.clone(),
+            tails: Arc::clone(&tails),
+            boot_id: boot_id().context("the boot's id")?,
+            generation,
+        },
+        reserve: Reserve::keep(&state),
+        tasks: TaskTracker::new(),
+        figures: Rc::new(Figures::default()),
+    });
+    let registry = Registry::new(Rc::clone(&around), state.join("sessions"));
+    registry.open_all().context("the sessions")?;
+    let listener = listen(&state).context("the link's socket")?;
+    keeper.ready().context("telling the keeper")?;
+    let stop = CancellationToken::new();
+    let supervisor = Supervisor {
+        sandbox,
+        generation,
+        keeper,
+        around,
+        registry,
+        tails,
+        syncer,
+        stop: stop.clone(),
+    };
+    let links = TaskTracker::new();
+    link::serve(listener, Rc::new(supervisor), links.clone(), stop).await;
+    links.close();
+    if timeout(FAREWELL, links.wait()).await.is_err() {
+        log::warn(format_args!("a link did not take its last replies"));
+    }
     Ok(())
+}
+
+/// Changes with every start of the machine.
+fn boot_id() -> std::io::Result<[u8; 16]> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let number = u128::from_str_radix(&digits, 16).map_err(std::io::Error::other)?;
+    Ok(number.to_be_bytes())
+}
+
+/// A path of any length: the socket is bound through its directory's descriptor.
+fn listen(state: &std::path::Path) -> std::io::Result<UnixListener> {
+    let directory = std::fs::File::open(state)?;
+    let path = format!("/proc/self/fd/{}/agent.sock", directory.as_fd().as_raw_fd());
+    match std::fs::remove_file(&path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {} // The first supervisor.
+        Err(error) => return Err(error),
+    }
+    UnixListener::bind(&path)
+}
+
+struct Supervisor {
+    sandbox: SandboxId,
+    generation: Generation,
+    keeper: KeeperClient,
+    around: Rc<Surroundings<Processes>>,
+    registry: Rc<Registry<Processes>>,
+    tails: Arc<Tails>,
+    syncer: Syncer,
+    stop: CancellationToken,
+}
+
+impl Service for Supervisor {
+    fn welcome(&self, hello: &Hello) -> Welcome {
+        let version = if hello.sandbox == self.sandbox {
+            link::choose_version(hello)
+        } else {
+            0 // A foreign server must not speak to these sessions.
+        };
+        Welcome {
+            version,
+            sandbox: self.sandbox.clone(),
+            generation: self.generation,
+            pump: if self.around.machine.is_splicing() {
+                PumpMode::Splice
+            } else {
+                PumpMode::Copy
+            },
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    async fn call(self: Rc<Self>, request: Request) -> Outcome {
+        match request {
+            Request::Configure { env } => self.configure(env),
+            Request::Release => self.release().await,
+            Request::Upgrade { path } => self.upgrade(&path),
+            Request::Health => self.health(),
+            request => self.registry.call(request).await,
+        }
+    }
+
+    fn watch(&self) -> Result<Watcher, String> {
+        self.tails.watch().map_err(|error| error.to_string())
+    }
+}
+
+impl Supervisor {
+    fn configure(&self, env: BTreeMap<String, String>) -> Outcome {
+        self.around.machine.set_env(env);
+        Outcome::Done
+    }
+
+    async fn release(&self) -> Outcome {
+        if let Err(error) = self.registry.release().await {
+            return Outcome::Failed {
+                message: format!("a session was not released: {error}"),
+            };
+        }
+        match self.keeper.leave() {
+            Ok(()) => {
+                self.end_soon();
+                Outcome::Done
+            }
+            Err(error) => Outcome::Failed {
+                message: error.to_string(),
+            },
+        }
+    }
+
+    fn upgrade(&self, path: &str) -> Outcome {
+        let upgraded = std::fs::File::open(path)
+            .map_err(anyhow::Error::from)
+            .and_then(|exe| Ok(self.keeper.upgrade(exe.as_fd())?));
+        match upgraded {
+            Ok(()) => {
+                self.end_soon();
+                Outcome::Done
+            }
+            Err(error) => Outcome::Failed {
+                message: format!("{path}: {error:#}"),
+            },
+        }
+    }
+
+    fn health(&self) -> Outcome {
+        let (syncs, spent) = self.syncer.figures();
+        let keeper = match self.keeper.status() {
+            Ok(status) => status,
+            Err(error) => {
+                return Outcome::Failed {
+                    message: error.to_string(),
+                };
+            }
+        };
+        let figures = &self.around.figures;
+        Outcome::Health(Health {
+            attempts: figures.attempts(),
+            restarts: figures.restarts(),
+            journal_bytes: self.registry.journal_bytes(),
+            syncs,
+            sync_us: u64::try_from(spent.as_micros()).unwrap_or(u64::MAX),
+            damaged: figures.damaged(),
+            supervisor_starts: keeper.supervisor_starts,
+        })
+    }
+
+    /// Ends once the answer to the call at hand is on its way.
+    fn end_soon(&self) {
+        let stop = self.stop.clone();
+        self.around.tasks.spawn_local(async move {
+            tokio::task::yield_now().await;
+            stop.cancel();
+        });
+    }
 }

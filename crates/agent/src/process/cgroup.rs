@@ -145,6 +145,11 @@ impl AttemptCgroup {
         )
     }
 
+    /// Whether the attempt has a group of its own, which finds every process of it.
+    pub fn is_group(&self) -> bool {
+        self.unified.is_some()
+    }
+
     /// A file that reports `POLLPRI` (and `EPOLLPRI`) whenever the group became empty or not.
     ///
     /// `None` where there is no group: then poll the leader's pidfd only.

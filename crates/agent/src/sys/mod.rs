@@ -11,6 +11,7 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     ptr,
+    sync::Arc,
 };
 
 use outlive_core::event::{ExitStatus, Rusage};
@@ -45,6 +46,17 @@ pub fn inherit_fd(raw: RawFd) -> io::Result<OwnedFd> {
     }))?;
     // SAFETY: it is open (checked above), and by contract the caller is its only owner.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Has the runtime watch a descriptor.
+pub(crate) fn watch(
+    fd: Arc<OwnedFd>,
+    interest: tokio::io::Interest,
+) -> io::Result<tokio::io::unix::AsyncFd<Arc<OwnedFd>>> {
+    // SAFETY: the value owns a share of the descriptor, so it stays open and the same for as long
+    // as it is registered.
+    let watched = unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, interest) };
+    watched.map_err(io::Error::from)
 }
 
 /// Looks at a descriptor by its number, for as long as the program runs.

@@ -1,0 +1,669 @@
+//! One session's driver: the only task that changes the session.
+//!
+//! ```text
+//!   calls ─► mailbox ─┐
+//!   spawn finished ───┤                    ┌► append ► sync, when durable ► apply ► show
+//!   process gone ─────┼─► Input ─► decide ─┤
+//!   deadline passed ──┤                    └► perform: spawn, write, signal, kill, remove
+//!   output committed ─┘
+//! ```
+//! Everything that may take long is a future that the loop polls beside the mailbox: a start, an
+//! end, a full input pipe. So a call is answered at once, or waits in a list until the change that
+//! it asked for is over, while others go on. The loop itself waits for the disk only, when an
+//! event has to be durable before anybody hears of it.
+
+mod call;
+mod ending;
+mod inputs;
+mod open;
+mod release;
+
+use std::{cell::RefCell, collections::VecDeque, future::Future, io, pin::Pin, rc::Rc, sync::Arc};
+
+use outlive_api::agent::{Outcome, Request, SessionView};
+use outlive_core::{
+    event::{AttemptEnd, Body, Event, ExitStatus, Oom},
+    id::{Generation, SessionId},
+    limits::KILL_WAIT,
+    session::{Decision, Effect, Input, Phase, Rejection, Session, TerminalSize},
+    time::Timestamp,
+};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{sleep, timeout},
+};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    clock::Clock,
+    figures::Figures,
+    input::InputQueue,
+    journal::{JournalError, JournalSurroundings, SessionJournal},
+    limits::FULL_RETRY,
+    log,
+    machine::{Attempt, Ended, Machine, SpawnOrder, StartFailure},
+    reserve::Reserve,
+};
+use ending::Ending;
+pub(crate) use open::{Creation, create, reopen};
+
+/// What all drivers of a supervisor share.
+#[derive(Debug)]
+pub(crate) struct Surroundings<M> {
+    pub(crate) machine: Rc<M>,
+    pub(crate) generation: Generation,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) journals: JournalSurroundings,
+    pub(crate) reserve: Reserve,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) figures: Rc<Figures>,
+}
+
+/// What reaches a driver.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// A call about this session, and where its answer goes.
+    Call(Request, oneshot::Sender<Outcome>),
+    /// The runtime ends: journal it, and say when that is done.
+    Release(oneshot::Sender<Result<(), JournalError>>),
+}
+
+/// Whether a session can be shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Its journal is being made or opened.
+    Opening,
+    /// It is there.
+    Open,
+    /// It is deleted, or was never made.
+    Gone,
+    /// Its journal can't be used; why.
+    Broken(String),
+}
+
+/// What the rest of the supervisor sees of a session. Reading it never waits for the driver.
+#[derive(Debug)]
+pub(crate) struct Face {
+    pub(crate) standing: watch::Sender<Standing>,
+    shown: RefCell<Option<(Rc<Session>, SessionJournal)>>,
+}
+
+impl Face {
+    /// Of a session that is being opened.
+    pub(crate) fn new() -> Rc<Self> {
+        let (standing, _) = watch::channel(Standing::Opening);
+        Rc::new(Self {
+            standing,
+            shown: RefCell::new(None),
+        })
+    }
+
+    /// The session as it is now; `None` unless it is open.
+    pub(crate) fn session(&self) -> Option<Rc<Session>> {
+        self.shown
+            .borrow()
+            .as_ref()
+            .map(|(session, _)| Rc::clone(session))
+    }
+
+    /// The session for the server; `None` unless it is open.
+    pub(crate) fn view(&self) -> Option<SessionView> {
+        let shown = self.shown.borrow();
+        let (session, journal) = shown.as_ref()?;
+        // Output is applied by the driver when it next acts; its activity is shown at once.
+        let checkpoint = match journal.output_pending() {
+            Some(output) => {
+                let mut session = Session::clone(session);
+                session.apply(&output);
+                session.checkpoint()
+            }
+            None => session.checkpoint(),
+        };
+        let (earliest, latest) = journal.window();
+        Some(SessionView {
+            checkpoint,
+            earliest,
+            latest,
+        })
+    }
+
+    /// Bytes of its journal that are retained.
+    pub(crate) fn journal_bytes(&self) -> u64 {
+        self.shown
+            .borrow()
+            .as_ref()
+            .map_or(0, |(_, journal)| journal.retained_bytes())
+    }
+
+    fn show(&self, session: &Rc<Session>, journal: &SessionJournal) {
+        *self.shown.borrow_mut() = Some((Rc::clone(session), journal.clone()));
+    }
+}
+
+/// The driver of one session.
+pub(crate) struct Driver<M: Machine> {
+    around: Rc<Surroundings<M>>,
+    id: SessionId,
+    face: Rc<Face>,
+    session: Rc<Session>,
+    journal: SessionJournal,
+    mailbox: mpsc::Receiver<Message>,
+    start: Option<Start<M::Attempt>>,
+    current: Option<Current<M::Attempt>>,
+    /// Ended attempts whose trees may have members left.
+    leftovers: Vec<Rc<M::Attempt>>,
+    waiters: Vec<oneshot::Sender<Outcome>>,
+    deleters: Vec<oneshot::Sender<Outcome>>,
+    /// The input whose bytes a supervisor that was killed may or may not have written.
+    unsettled_input: Option<String>,
+    /// Facts that are not in the journal yet: the disk is full.
+    facts: VecDeque<Fact<M::Attempt>>,
+    /// When they, and the output that waits too, are tried again.
+    retry_at: Option<Timestamp>,
+    /// The journal failed: nothing can change any more but the deletion.
+    latched: Option<String>,
+    removed: bool,
+}
+
+type Started<A> = Result<A, StartFailure>;
+type Start<A> = Pin<Box<dyn Future<Output = Started<A>>>>;
+
+/// The attempt whose process lives.
+struct Current<A> {
+    attempt: Rc<A>,
+    input: Option<InputQueue>,
+    ending: Ending,
+}
+
+/// Something that happened, and the attempt that is history once it is in the journal.
+struct Fact<A> {
+    input: Input,
+    ended: Option<Rc<A>>,
+}
+
+/// What woke the driver.
+enum Wake<A> {
+    Message(Option<Message>),
+    Started(Started<A>),
+    Ended(Ended),
+    InputReady,
+    JournalChanged,
+    Timer,
+}
+
+impl<M: Machine> Driver<M> {
+    /// Drives the session until it is deleted or released.
+    ///
+    /// Returns the calls that asked for the deletion; they are answered once the session is
+    /// forgotten everywhere.
+    pub(crate) async fn run(mut self) -> Vec<oneshot::Sender<Outcome>> {
+        loop {
+            self.answer_waiters();
+            if self.removed {
+                self.face.standing.send_replace(Standing::Gone);
+                return self.deleters;
+            }
+            let result = match self.next().await {
+                Wake::Message(Some(Message::Call(request, answer))) => {
+                    self.call(request, answer).await
+                }
+                Wake::Message(Some(Message::Release(answer))) => {
+                    self.release(answer).await;
+                    return Vec::new();
+                }
+                Wake::Message(None) => return Vec::new(),
+                Wake::Started(started) => {
+                    self.start = None;
+                    self.on_started(started).await
+                }
+                Wake::Ended(ended) => self.on_ended(ended).await,
+                Wake::InputReady => {
+                    self.advance_input();
+                    Ok(())
+                }
+                Wake::JournalChanged => self.on_journal_changed().await,
+                Wake::Timer => self.on_timer().await,
+            };
+            if let Err(error) = result {
+                self.latch(&error);
+            }
+        }
+    }
+
+    /// Waits for the next thing to do.
+    async fn next(&mut self) -> Wake<M::Attempt> {
+        let due = self.next_due();
+        let clock = Arc::clone(&self.around.clock);
+        let Self {
+            mailbox,
+            start,
+            current,
+            journal,
+            ..
+        } = self;
+        let (ending, input) = match current {
+            Some(Current { ending, input, .. }) => (Some(ending), input.as_ref()),
+            None => (None, None),
+        };
+        let ended = async {
+            match ending {
+                Some(ending) => ending.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        let input_ready = async {
+            match input {
+                Some(input) => input.ready().await,
+                None => std::future::pending().await,
+            }
+        };
+        let timer = async {
+            match due {
+                Some(due) => sleep(clock.until(due)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // Facts first: a call should meet the state as it is.
+            biased;
+            started = or_never(start.as_mut()) => Wake::Started(started),
+            ended = ended => Wake::Ended(ended),
+            () = journal.changed() => Wake::JournalChanged,
+            message = mailbox.recv() => Wake::Message(message),
+            () = input_ready => Wake::InputReady,
+            () = timer => Wake::Timer,
+        }
+    }
+
+    fn next_due(&self) -> Option<Timestamp> {
+        if self.latched.is_some() {
+            return None;
+        }
+        // While a fact waits for space, what follows from the state waits too.
+        let decided = if self.facts.is_empty() {
+            self.session.next_deadline()
+        } else {
+            None
+        };
+        [decided, self.journal.next_maintenance(), self.retry_at]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Decides and carries out.
+    async fn feed(&mut self, input: &Input) -> Result<Result<(), Rejection>, JournalError> {
+        self.absorb_output();
+        let decision = match self.session.decide(self.around.clock.now(), input) {
+            Ok(decision) => decision,
+            Err(rejection) => return Ok(Err(rejection)),
+        };
+        match self.carry_out(decision.clone()).await {
+            // The reserve is for what must be journalled whatever happens.
+            Err(JournalError::Full) if self.around.reserve.spend() => {
+                self.carry_out(decision).await.map(Ok)
+            }
+            outcome => outcome.map(Ok),
+        }
+    }
+
+    /// A fact is never refused, and waits for space where there is none.
+    async fn feed_fact(&mut self, input: Input) -> Result<(), JournalError> {
+        self.facts.push_back(Fact { input, ended: None });
+        self.feed_facts().await
+    }
+
+    async fn feed_facts(&mut self) -> Result<(), JournalError> {
+        while let Some(fact) = self.facts.pop_front() {
+            match self.feed(&fact.input).await {
+                Ok(Ok(())) => {}
+                Ok(Err(rejection)) => {
+                    log::warn(format_args!("{}: a fact was refused: {rejection}", self.id));
+                }
+                Err(JournalError::Full) => {
+                    self.facts.push_front(fact);
+                    self.retry_at = Some(self.around.clock.now() + FULL_RETRY);
+                    return Ok(());
+                }
+                Err(error) => {
+                    self.let_go(fact.ended);
+                    return Err(error);
+                }
+            }
+            self.let_go(fact.ended);
+        }
+        Ok(())
+    }
+
+    /// The end of an attempt is in the journal, or can never get there: it is history.
+    fn let_go(&mut self, ended: Option<Rc<M::Attempt>>) {
+        if let Some(attempt) = ended {
+            attempt.release();
+            if !attempt.is_tree_gone() {
+                self.leftovers.push(attempt);
+            }
+        }
+    }
+
+    /// Journals a decision, makes it the state, and performs it.
+    async fn carry_out(&mut self, decision: Decision) -> Result<(), JournalError> {
+        let Decision {
+            mut events,
+            effects,
+            roll,
+        } = decision;
+        if let Some(roll) = roll {
+            let rest = events.split_off(roll.from.min(events.len()));
+            self.journal_events(events).await?;
+            let mut session = Session::clone(&self.session);
+            session.enter_generation(roll.generation);
+            self.journal.enter_runtime(&session)?;
+            self.session = Rc::new(session);
+            events = rest;
+        }
+        self.journal_events(events).await?;
+        for effect in effects {
+            self.perform(effect).await?;
+        }
+        Ok(())
+    }
+
+    async fn journal_events(&mut self, events: Vec<Body>) -> Result<(), JournalError> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        let is_durable = events.iter().any(Body::is_durable);
+        self.session = Rc::new(self.journal.append(&self.session, events)?);
+        if is_durable {
+            self.journal.sync().await?;
+        }
+        self.face.show(&self.session, &self.journal);
+        Ok(())
+    }
+
+    async fn perform(&mut self, effect: Effect) -> Result<(), JournalError> {
+        match effect {
+            Effect::Spawn { number } => self.spawn(number),
+            Effect::Terminate => {
+                self.mark_stopping();
+                self.on_current("terminate", Attempt::terminate);
+            }
+            Effect::Kill => self.kill().await,
+            // The call that brought the bytes puts them into the queue.
+            Effect::Write => {}
+            Effect::Signal { signal } => {
+                self.on_current("signal", |attempt| attempt.signal(signal));
+            }
+            Effect::Resize { rows, cols } => {
+                let size = TerminalSize { rows, cols };
+                self.on_current("resize", |attempt| attempt.resize(size));
+            }
+            Effect::SetRetention(retention) => self.journal.set_retention(retention)?,
+            Effect::Remove => self.remove(),
+        }
+        Ok(())
+    }
+
+    /// Acts on the process; when there is none yet, the effect comes again with its start.
+    fn on_current(&self, what: &str, act: impl FnOnce(&M::Attempt) -> io::Result<()>) {
+        if let Some(current) = &self.current
+            && let Err(error) = act(&current.attempt)
+        {
+            log::warn(format_args!("{}: {what} failed: {error}", self.id));
+        }
+    }
+
+    /// A stop is under way: the attempt's end waits for its whole tree.
+    fn mark_stopping(&self) {
+        if let Some(current) = &self.current {
+            current.ending.tree_must_go();
+        }
+    }
+
+    async fn kill(&mut self) {
+        if let Some(current) = &self.current {
+            current.ending.killed();
+        }
+        self.on_current("kill", Attempt::kill);
+        self.kill_leftovers().await;
+    }
+
+    async fn kill_leftovers(&mut self) {
+        for attempt in std::mem::take(&mut self.leftovers) {
+            if let Err(error) = attempt.kill() {
+                log::warn(format_args!(
+                    "{}: leftovers could not be killed: {error}",
+                    self.id
+                ));
+            }
+            // Killed processes go within milliseconds; one that hangs in the kernel is not
+            // waited for any longer.
+            if timeout(KILL_WAIT / 50, attempt.tree_gone()).await.is_err() {
+                log::warn(format_args!("{}: a killed process is still there", self.id));
+            }
+            attempt.release();
+        }
+    }
+
+    fn spawn(&mut self, number: u32) {
+        let order = SpawnOrder {
+            session: self.id.clone(),
+            number,
+            spec: self.session.spec().clone(),
+            size: self.session.terminal_size(),
+            journal: self.journal.clone(),
+        };
+        self.around.figures.count_attempt();
+        self.start = Some(Box::pin(Rc::clone(&self.around.machine).spawn(order)));
+    }
+
+    async fn on_started(&mut self, started: Started<M::Attempt>) -> Result<(), JournalError> {
+        match started {
+            Ok(attempt) => self.run_attempt(attempt).await,
+            Err(StartFailure(message)) => self.feed_fact(Input::StartFailed { message }).await,
+        }
+    }
+
+    /// The process runs, whether it was started now or found.
+    async fn run_attempt(&mut self, attempt: M::Attempt) -> Result<(), JournalError> {
+        let attempt = Rc::new(attempt);
+        let descendants = self.session.spec().lifecycle.descendants;
+        self.current = Some(Current {
+            ending: Ending::of(&attempt, descendants),
+            attempt: Rc::clone(&attempt),
+            input: None,
+        });
+        if self.session.stopping().is_some() {
+            self.mark_stopping();
+        }
+        if self
+            .session
+            .attempt()
+            .is_none_or(|attempt| attempt.started_at.is_none())
+        {
+            self.feed_fact(Input::Started { pid: attempt.pid() })
+                .await?;
+        }
+        self.look_for_readiness().await?;
+        if let Err(error) = attempt.start_output() {
+            log::warn(format_args!(
+                "{}: its output can't be read: {error}",
+                self.id
+            ));
+        }
+        self.open_input();
+        Ok(())
+    }
+
+    async fn on_ended(&mut self, ended: Ended) -> Result<(), JournalError> {
+        // Readiness may lie in the last bytes.
+        self.on_journal_changed().await?;
+        let Some(current) = self.current.take() else {
+            return Ok(());
+        };
+        drop(current.input);
+        self.journal.end_search();
+        self.unsettled_input = None;
+        let input = Input::Exited {
+            end: AttemptEnd::from(ended),
+        };
+        self.facts.push_back(Fact {
+            input,
+            ended: Some(current.attempt),
+        });
+        self.feed_facts().await
+    }
+
+    async fn on_timer(&mut self) -> Result<(), JournalError> {
+        let now = self.around.clock.now();
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            self.retry().await?;
+        }
+        self.absorb_output();
+        let is_due = self.session.next_deadline().is_some_and(|due| due <= now);
+        if is_due && self.facts.is_empty() {
+            let was = self.session.phase();
+            self.feed_fact(Input::DeadlinePassed).await?;
+            if was == Phase::Backoff && self.session.phase() == Phase::Starting {
+                self.around.figures.count_restart();
+            }
+        }
+        if self
+            .journal
+            .next_maintenance()
+            .is_some_and(|due| due <= now)
+        {
+            match self.journal.maintain() {
+                Ok(()) => self.around.reserve.refill(),
+                Err(JournalError::Full) => {} // Its own timer comes again.
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries again what had no space.
+    async fn retry(&mut self) -> Result<(), JournalError> {
+        self.feed_facts().await?;
+        if self.journal.clear_stall()
+            && let Some(current) = &self.current
+        {
+            current.attempt.resume_output();
+        }
+        Ok(())
+    }
+
+    async fn on_journal_changed(&mut self) -> Result<(), JournalError> {
+        if self.journal.is_stalled() && self.retry_at.is_none() {
+            self.retry_at = Some(self.around.clock.now() + FULL_RETRY);
+        }
+        if self.journal.take_match() {
+            self.feed_fact(Input::OutputMatched).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes output that was committed since the last time part of the state.
+    fn absorb_output(&mut self) {
+        if let Some(output) = self.journal.take_output() {
+            Rc::make_mut(&mut self.session).apply(&output);
+            self.face.show(&self.session, &self.journal);
+        }
+    }
+
+    /// Calls that asked for a change are answered when it is over.
+    fn answer_waiters(&mut self) {
+        if self.waiters.is_empty() {
+            return;
+        }
+        let gone = self.removed || self.session.is_deleted();
+        if !gone && self.latched.is_none() && !self.is_settled() {
+            return;
+        }
+        for waiter in self.waiters.drain(..) {
+            let outcome = match (&self.latched, gone, self.face.view()) {
+                (Some(message), _, _) => Outcome::Failed {
+                    message: message.clone(),
+                },
+                (None, false, Some(view)) => Outcome::Session(Box::new(view)),
+                (None, _, _) => Outcome::Rejected(Rejection::NotFound),
+            };
+            answer(waiter, outcome);
+        }
+    }
+
+    /// Nothing is about to start or to end.
+    fn is_settled(&self) -> bool {
+        self.start.is_none() && self.facts.is_empty() && self.session.phase() != Phase::Stopping
+    }
+
+    /// The journal failed. The attempt ends visibly; the supervisor and other sessions go on.
+    fn latch(&mut self, error: &JournalError) {
+        log::warn(format_args!("{}: the journal failed: {error}", self.id));
+        if self.latched.is_some() {
+            return;
+        }
+        self.latched = Some(format!("the session's journal failed: {error}"));
+        self.start = None;
+        if let Some(current) = &self.current {
+            current.ending.killed();
+        }
+        self.on_current("kill", Attempt::kill);
+        for leftover in &self.leftovers {
+            if let Err(error) = leftover.kill() {
+                log::warn(format_args!(
+                    "{}: leftovers could not be killed: {error}",
+                    self.id
+                ));
+            }
+        }
+        self.show_lost();
+    }
+
+    /// In memory only, so that nobody takes the attempt for running.
+    fn show_lost(&mut self) {
+        let Some(attempt) = self.session.live_attempt().map(|attempt| attempt.number) else {
+            return;
+        };
+        let end = AttemptEnd::from(Ended {
+            status: ExitStatus::Unknown,
+            oom: Oom::Unknown,
+            rusage: None,
+        });
+        let (at, seq) = (self.around.clock.now(), self.session.last_seq());
+        let event = Event {
+            seq,
+            at,
+            attempt,
+            body: Body::AttemptExited(end),
+        };
+        Rc::make_mut(&mut self.session).apply(&event);
+        self.face.show(&self.session, &self.journal);
+    }
+
+    fn remove(&mut self) {
+        if let Err(error) = self.journal.remove() {
+            log::warn(format_args!(
+                "{}: files could not be removed: {error}",
+                self.id
+            ));
+        }
+        self.removed = true;
+    }
+}
+
+/// Answers a call; whoever asked may have gone.
+pub(crate) fn answer(to: oneshot::Sender<Outcome>, outcome: Outcome) {
+    match to.send(outcome) {
+        Ok(()) => {}
+        Err(_) => {} // The link closed: what was asked for is done all the same.
+    }
+}
+
+async fn or_never<F: Future + Unpin>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}

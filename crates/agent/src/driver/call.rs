@@ -1,0 +1,138 @@
+//! Calls of users.
+
+use outlive_api::agent::{Outcome, Request};
+use outlive_core::{
+    session::{Input, Rejection},
+    spec::DesiredState,
+};
+use tokio::sync::oneshot;
+
+use super::{Driver, answer};
+use crate::{journal::JournalError, limits::WAITERS_MAX, machine::Machine};
+
+/// When a call is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// As soon as it is done.
+    Now,
+    /// When nothing starts or ends any more.
+    WhenOver,
+    /// When the files are gone.
+    WhenGone,
+}
+
+impl<M: Machine> Driver<M> {
+    pub(super) async fn call(
+        &mut self,
+        request: Request,
+        to: oneshot::Sender<Outcome>,
+    ) -> Result<(), JournalError> {
+        if let Some(message) = self.latched.clone() {
+            return self.call_latched(&request, to, message);
+        }
+        let (input, when) = match request {
+            Request::Write { session: _, write } => return self.write(write, to).await,
+            Request::Update { session: _, spec } => (Input::Update(spec), Answer::WhenOver),
+            Request::SetDesiredState { session: _, state } => {
+                (Input::SetDesiredState(state), Answer::WhenOver)
+            }
+            Request::NewAttempt {
+                session: _,
+                replace,
+            } => (Input::NewAttempt(replace), Answer::WhenOver),
+            Request::Delete(_) => (Input::Delete, Answer::WhenGone),
+            Request::Signal {
+                session: _,
+                expected,
+                signal,
+            } => (Input::Signal { expected, signal }, Answer::Now),
+            Request::Resize {
+                session: _,
+                expected,
+                rows,
+                cols,
+            } => (
+                Input::Resize {
+                    expected,
+                    rows,
+                    cols,
+                },
+                Answer::Now,
+            ),
+            other => {
+                let message = format!("{other:?} is no call about one session");
+                answer(to, Outcome::Failed { message });
+                return Ok(());
+            }
+        };
+        if when != Answer::Now && self.waiters.len() + self.deleters.len() >= WAITERS_MAX {
+            let message = "too many calls wait for this session".to_owned();
+            answer(to, Outcome::Failed { message });
+            return Ok(());
+        }
+        match self.feed(&input).await {
+            Ok(Ok(())) => {
+                if self.session.stopping().is_some() {
+                    self.mark_stopping();
+                }
+                match when {
+                    Answer::Now => answer(to, Outcome::Done),
+                    Answer::WhenOver => self.waiters.push(to),
+                    Answer::WhenGone => self.deleters.push(to),
+                }
+                Ok(())
+            }
+            // A second deletion waits for the first.
+            Ok(Err(Rejection::Deleting)) if when == Answer::WhenGone => {
+                self.deleters.push(to);
+                Ok(())
+            }
+            Ok(Err(rejection)) => {
+                answer(to, Outcome::Rejected(rejection));
+                Ok(())
+            }
+            Err(error @ JournalError::Full) => {
+                answer(
+                    to,
+                    Outcome::Failed {
+                        message: error.to_string(),
+                    },
+                );
+                Ok(())
+            }
+            Err(error) => {
+                answer(
+                    to,
+                    Outcome::Failed {
+                        message: error.to_string(),
+                    },
+                );
+                Err(error)
+            }
+        }
+    }
+
+    /// A session whose journal failed can still be deleted, and says so to everything else.
+    fn call_latched(
+        &mut self,
+        request: &Request,
+        to: oneshot::Sender<Outcome>,
+        message: String,
+    ) -> Result<(), JournalError> {
+        match request {
+            Request::Delete(_) => {
+                self.deleters.push(to);
+                self.remove();
+            }
+            // There is nothing that runs.
+            Request::SetDesiredState {
+                state: DesiredState::Stopped,
+                ..
+            } => {
+                self.waiters.push(to);
+            }
+            _ => answer(to, Outcome::Failed { message }),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,264 @@
+//! How a session comes to have a driver: by its creation, or from what is on disk.
+//!
+//! ```text
+//!   create   session.created, attempt.starting ─► durable ─► shown ─► spawn
+//!   reopen   checkpoint, events ─► state ─┬─ same runtime: find its process again, and do what
+//!                                         │                was journalled and not done
+//!                                         └─ new runtime:  end what ran, recover by its rule
+//! ```
+
+use std::{collections::VecDeque, io, path::PathBuf, rc::Rc};
+
+use outlive_api::agent::Outcome;
+use outlive_core::{
+    event::{AttemptEnd, Created, ExitStatus, Oom},
+    id::SessionId,
+    readiness::Matcher,
+    session::{Decision, Effect, Input, Phase, Session},
+    spec::Readiness,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Driver, Face, Message, Standing, Surroundings, answer};
+use crate::{
+    journal::{JournalError, Opened, SessionJournal},
+    log,
+    machine::{AdoptOrder, Adopted, Attempt, Ended, Machine, StartFailure},
+};
+
+/// A session to make.
+#[derive(Debug)]
+pub(crate) struct Creation {
+    /// Its directory, which does not exist yet.
+    pub(crate) path: PathBuf,
+    /// Its id.
+    pub(crate) id: SessionId,
+    /// The facts.
+    pub(crate) created: Created,
+    /// Where it is shown.
+    pub(crate) face: Rc<Face>,
+    /// Its calls.
+    pub(crate) mailbox: mpsc::Receiver<Message>,
+    /// Where the creation is answered.
+    pub(crate) answer: oneshot::Sender<Outcome>,
+}
+
+/// Makes a session; `None` when that failed, which is answered then.
+pub(crate) async fn create<M: Machine>(
+    around: Rc<Surroundings<M>>,
+    creation: Creation,
+) -> Option<Driver<M>> {
+    let Creation {
+        path,
+        id,
+        created,
+        face,
+        mailbox,
+        answer: to,
+    } = creation;
+    let begun = begin(&around, path, &id, created).await;
+    let (session, journal, effects) = match begun {
+        Ok(begun) => begun,
+        Err(error) => {
+            log::warn(format_args!("{id}: not created: {error}"));
+            face.standing.send_replace(Standing::Gone);
+            answer(
+                to,
+                Outcome::Failed {
+                    message: format!("the session's journal: {error}"),
+                },
+            );
+            return None;
+        }
+    };
+    let mut driver = Driver::of(around, face, session, journal, mailbox);
+    driver.waiters.push(to);
+    driver.open_face();
+    for effect in effects {
+        if let Err(error) = driver.perform(effect).await {
+            driver.latch(&error);
+        }
+    }
+    Some(driver)
+}
+
+async fn begin<M: Machine>(
+    around: &Surroundings<M>,
+    path: PathBuf,
+    id: &SessionId,
+    created: Created,
+) -> Result<(Session, SessionJournal, Vec<Effect>), JournalError> {
+    let retention = created.spec.retention;
+    let Decision {
+        events,
+        effects,
+        roll: _,
+    } = Session::create(created);
+    let (journal, session) = SessionJournal::create(&around.journals, path, id, retention, events)?;
+    if let Err(error) = journal.sync().await {
+        // Nobody heard of it.
+        journal.remove()?;
+        return Err(error);
+    }
+    Ok((session, journal, effects))
+}
+
+/// Opens a session that is on disk; `None` when it was deleted or never made.
+pub(crate) async fn reopen<M: Machine>(
+    around: Rc<Surroundings<M>>,
+    id: SessionId,
+    path: PathBuf,
+    face: Rc<Face>,
+    mailbox: mpsc::Receiver<Message>,
+) -> io::Result<Option<Driver<M>>> {
+    let journals = around.journals.clone();
+    let opened = {
+        let path = path.clone();
+        tokio::task::spawn_blocking(move || SessionJournal::open(&journals, path, &id))
+            .await
+            .map_err(io::Error::other)??
+    };
+    let Some(Opened {
+        journal,
+        session,
+        newest_input,
+        is_damaged,
+    }) = opened
+    else {
+        // Its creation never got to the disk and was never answered.
+        std::fs::remove_dir_all(&path)?;
+        face.standing.send_replace(Standing::Gone);
+        return Ok(None);
+    };
+    if is_damaged {
+        around.figures.count_damaged();
+    }
+    let Some(session) = session.filter(|session| !session.is_deleted()) else {
+        journal.remove()?;
+        face.standing.send_replace(Standing::Gone);
+        return Ok(None);
+    };
+    journal.sync().await.map_err(io::Error::other)?;
+    let mut driver = Driver::of(around, face, session, journal, mailbox);
+    driver.unsettled_input = newest_input;
+    if let Err(error) = driver.take_over().await {
+        driver.latch(&error);
+    }
+    driver.open_face();
+    Ok(Some(driver))
+}
+
+impl<M: Machine> Driver<M> {
+    fn of(
+        around: Rc<Surroundings<M>>,
+        face: Rc<Face>,
+        session: Session,
+        journal: SessionJournal,
+        mailbox: mpsc::Receiver<Message>,
+    ) -> Self {
+        Self {
+            around,
+            id: session.id().clone(),
+            face,
+            session: Rc::new(session),
+            journal,
+            mailbox,
+            start: None,
+            current: None,
+            leftovers: Vec::new(),
+            waiters: Vec::new(),
+            deleters: Vec::new(),
+            unsettled_input: None,
+            facts: VecDeque::new(),
+            retry_at: None,
+            latched: None,
+            removed: false,
+        }
+    }
+
+    fn open_face(&mut self) {
+        self.face.show(&self.session, &self.journal);
+        self.face.standing.send_replace(Standing::Open);
+    }
+
+    /// Goes on where another supervisor, or another runtime, stopped.
+    async fn take_over(&mut self) -> Result<(), JournalError> {
+        // Attempts of this runtime first: a new runtime has none, and says so.
+        let generation = self.around.generation;
+        let live = self.session.live_attempt().map(|attempt| {
+            (
+                attempt.number,
+                attempt.generation,
+                attempt.started_at.is_some(),
+            )
+        });
+        match live {
+            Some((number, of, was_started)) if of >= generation => {
+                self.find_attempt(number, was_started).await?;
+            }
+            Some(_) | None => {
+                self.unsettled_input = None;
+                self.feed_fact(Input::RuntimeStarted(generation)).await?;
+            }
+        }
+        self.find_leftovers();
+        Ok(())
+    }
+
+    async fn find_attempt(&mut self, number: u32, was_started: bool) -> Result<(), JournalError> {
+        let order = AdoptOrder {
+            session: self.id.clone(),
+            number,
+            journal: self.journal.clone(),
+        };
+        match Rc::clone(&self.around.machine).adopt(order).await {
+            Adopted::Ran(attempt) => {
+                let size = self.session.terminal_size();
+                self.run_attempt(attempt).await?;
+                // What was journalled and may not have been done.
+                if let Some(size) = size {
+                    self.on_current("resize", |attempt| attempt.resize(size));
+                }
+                for effect in self.session.unfinished() {
+                    self.perform(effect).await?;
+                }
+                Ok(())
+            }
+            Adopted::Failed(StartFailure(message)) if !was_started => {
+                self.feed_fact(Input::StartFailed { message }).await
+            }
+            Adopted::NeverRan if !was_started => {
+                // Journalled, never released: nothing happened yet, so it happens now.
+                self.spawn(number);
+                Ok(())
+            }
+            Adopted::NeverRan | Adopted::Failed(_) | Adopted::Lost => {
+                let end = AttemptEnd::from(Ended {
+                    status: ExitStatus::Unknown,
+                    oom: Oom::Unknown,
+                    rusage: None,
+                });
+                self.feed_fact(Input::Exited { end }).await
+            }
+        }
+    }
+
+    /// Looks for the bytes that make the attempt ready, in what it wrote already and from now on.
+    pub(super) async fn look_for_readiness(&mut self) -> Result<(), JournalError> {
+        let needle = match &self.session.spec().readiness {
+            Readiness::Output { needle, .. } if self.session.phase() == Phase::Starting => needle,
+            _ => return Ok(()),
+        };
+        let number = self.session.attempt().map_or(0, |attempt| attempt.number);
+        self.journal
+            .search_output(Matcher::new(needle), number)
+            .await?;
+        Ok(())
+    }
+
+    /// Trees of ended attempts that an earlier supervisor left.
+    fn find_leftovers(&mut self) {
+        let found = self.around.machine.leftovers(&self.journal, &self.id);
+        self.leftovers.extend(found.into_iter().map(Rc::new));
+    }
+}

@@ -1,0 +1,747 @@
+//! Attempts as real processes: [`crate::process`] behind the driver's words.
+//!
+//! ```text
+//!   spawn   Spawner ─► gate opens ─► exec status ─► a Process that the driver owns
+//!   adopt   what the keeper kept of the supervisor before us
+//!   output  Pump ─► AttemptOutput (the sink of one attempt) ─► the session's journal
+//!   end     pidfd ─► sources at their end, or idle ─► who knows the status
+//! ```
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, HashMap},
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use outlive_api::{
+    agent::PumpMode,
+    launch::{LaunchConfig, RuntimeKind},
+};
+use outlive_core::{
+    event::{ExitStatus, Oom, Stream},
+    hash::StableHasher,
+    id::SessionId,
+    session::TerminalSize,
+    spec::{Io, SessionSpec},
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::Notify,
+    time::{Instant, sleep, timeout_at},
+};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    inherit::Inheritance,
+    input::Kind,
+    journal::SessionJournal,
+    keeper::{KeeperClient, Label},
+    limits::{DRAIN_IDLE, DRAIN_MAX, TREE_WALK_PAUSE},
+    log,
+    machine::{AdoptOrder, Adopted, Attempt, Ended, Machine, SpawnOrder, StartFailure},
+    process::{
+        self, AttemptKey, ExecOutcome, OutputSink, Pump, SinkError, SourceEnd, SourceId,
+        SpawnRequest, Spawner, cgroup::WorkloadCgroups, exit, pty, pump::Fill, spawn::PATH_DEFAULT,
+    },
+    sys,
+};
+
+const SIGINT: u8 = 2;
+const SIGQUIT: u8 = 3;
+const SIGTERM: u8 = 15;
+const SIGSTOP: u8 = 19;
+const SIGWINCH: u8 = 28;
+
+/// The real machine.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    keeper: KeeperClient,
+    spawner: Spawner,
+    pump: Pump,
+    cgroups: WorkloadCgroups,
+    workplace: Workplace,
+    /// Variables that the server configured, on top of the workplace's.
+    env: RefCell<BTreeMap<String, String>>,
+    /// Attempts of the supervisor before us that no driver asked for yet.
+    found: RefCell<BTreeMap<AttemptKey, process::Attempt>>,
+    spools: RefCell<HashMap<String, OwnedFd>>,
+    tasks: TaskTracker,
+}
+
+/// What every attempt of the sandbox starts with.
+#[derive(Debug)]
+struct Workplace {
+    env: BTreeMap<String, String>,
+    /// User and group inside; `None` stays who the supervisor is.
+    user: Option<(u32, u32)>,
+    /// Working directory of attempts that name none.
+    cwd: String,
+}
+
+impl Workplace {
+    fn of(config: &LaunchConfig) -> Self {
+        let user = match config.runtime {
+            RuntimeKind::Namespace => Some((config.user.uid, config.user.gid)),
+            RuntimeKind::Process => None,
+        };
+        let mut env = BTreeMap::from([("PATH".to_owned(), PATH_DEFAULT.to_owned())]);
+        env.extend(config.env.clone());
+        let home = env.get("HOME").cloned();
+        let cwd = match (config.cwd.as_str(), home) {
+            ("", Some(home)) => home,
+            ("", None) => "/".to_owned(),
+            (cwd, _) => cwd.to_owned(),
+        };
+        Self { env, user, cwd }
+    }
+}
+
+impl Processes {
+    /// Takes what a supervisor starts with.
+    pub(crate) fn of(inherited: Inheritance) -> Self {
+        let Inheritance {
+            keeper,
+            config,
+            spawner,
+            pump,
+            cgroups,
+            attempts,
+            others,
+            ..
+        } = inherited;
+        let found = attempts
+            .into_iter()
+            .map(|it| (it.key.clone(), it))
+            .collect();
+        let spools = others
+            .into_iter()
+            .filter(|kept| kept.label.name.ends_with(SPOOL_SUFFIX))
+            .map(|kept| (kept.label.name, kept.fd))
+            .collect();
+        Self {
+            keeper,
+            spawner,
+            pump,
+            cgroups,
+            workplace: Workplace::of(&config),
+            env: RefCell::default(),
+            found: RefCell::new(found),
+            spools: RefCell::new(spools),
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    /// Variables of the sandbox, for the next attempts.
+    pub(crate) fn set_env(&self, env: BTreeMap<String, String>) {
+        *self.env.borrow_mut() = env;
+    }
+
+    /// Whether output moves in the kernel.
+    pub(crate) fn is_splicing(&self) -> bool {
+        self.pump.mode() == PumpMode::Splice
+    }
+
+    fn request(&self, order: &SpawnOrder) -> SpawnRequest {
+        let SpawnOrder {
+            session,
+            number,
+            spec,
+            size,
+            journal: _,
+        } = order;
+        let mut env = self.workplace.env.clone();
+        env.extend(self.env.borrow().clone());
+        let mut io = spec.io.clone();
+        if let Io::Pty(terminal) = &mut io {
+            env.insert("TERM".to_owned(), terminal.term.clone());
+            if let Some(TerminalSize { rows, cols }) = size {
+                (terminal.rows, terminal.cols) = (*rows, *cols);
+            }
+        }
+        env.extend(spec.env.clone());
+        SpawnRequest {
+            key: AttemptKey {
+                session: session.clone(),
+                number: *number,
+            },
+            argv: spec.command.clone(),
+            env: env.into_iter().collect(),
+            cwd: self.cwd_of(spec),
+            io,
+            user: self.workplace.user,
+        }
+    }
+
+    fn cwd_of(&self, spec: &SessionSpec) -> String {
+        match spec.cwd.as_str() {
+            "" => self.workplace.cwd.clone(),
+            absolute if absolute.starts_with('/') => absolute.to_owned(),
+            relative => format!("{}/{relative}", self.workplace.cwd),
+        }
+    }
+
+    async fn start_process(self: Rc<Self>, order: SpawnOrder) -> Result<Process, StartFailure> {
+        let request = self.request(&order);
+        let (program, cwd) = (request.argv.first().cloned(), request.cwd.clone());
+        let spawned = self.spawner.spawn(request).await.map_err(failure)?;
+        spawned.gate.open().map_err(failure)?;
+        let outcome = exec_outcome(&spawned.attempt).await.map_err(failure)?;
+        let process = Process::of(&self, spawned.attempt, &order.journal).map_err(failure)?;
+        match outcome {
+            ExecOutcome::Running => Ok(process),
+            ExecOutcome::Pending | ExecOutcome::NeverReleased => {
+                process.discard().await;
+                Err(StartFailure(
+                    "the process ended before its program was reached".to_owned(),
+                ))
+            }
+            failed @ ExecOutcome::Failed { .. } => {
+                process.discard().await;
+                let message = failed.message(program.as_deref().unwrap_or_default(), &cwd);
+                Err(StartFailure(message.unwrap_or_default()))
+            }
+        }
+    }
+
+    async fn find(self: Rc<Self>, order: AdoptOrder) -> io::Result<Adopted<Process>> {
+        let key = AttemptKey {
+            session: order.session,
+            number: order.number,
+        };
+        let Some(attempt) = self.found.borrow_mut().remove(&key) else {
+            // The keeper gets an attempt whole before it is released: this one never was.
+            return Ok(Adopted::NeverRan);
+        };
+        let outcome = exec_outcome(&attempt).await?;
+        let process = Process::of(&self, attempt, &order.journal)?;
+        Ok(match outcome {
+            ExecOutcome::Running => Adopted::Ran(process),
+            ExecOutcome::Pending | ExecOutcome::NeverReleased => {
+                process.discard().await;
+                Adopted::NeverRan
+            }
+            failed @ ExecOutcome::Failed { .. } => {
+                process.discard().await;
+                let message = failed
+                    .message("the program", "the directory")
+                    .unwrap_or_default();
+                Adopted::Failed(StartFailure(message))
+            }
+        })
+    }
+}
+
+impl Machine for Processes {
+    type Attempt = Process;
+
+    fn spawn(
+        self: Rc<Self>,
+        order: SpawnOrder,
+    ) -> impl Future<Output = Result<Process, StartFailure>> {
+        self.start_process(order)
+    }
+
+    async fn adopt(self: Rc<Self>, order: AdoptOrder) -> Adopted<Process> {
+        match self.find(order).await {
+            Ok(adopted) => adopted,
+            Err(error) => {
+                log::warn(format_args!("an attempt can't be taken over: {error}"));
+                Adopted::Lost
+            }
+        }
+    }
+
+    fn leftovers(self: &Rc<Self>, journal: &SessionJournal, session: &SessionId) -> Vec<Process> {
+        let mut left = Vec::new();
+        let mut found = self.found.borrow_mut();
+        let keys: Vec<_> = found
+            .keys()
+            .filter(|key| key.session == *session)
+            .cloned()
+            .collect();
+        for key in keys {
+            if let Some(attempt) = found.remove(&key) {
+                match Process::of(self, attempt, journal) {
+                    Ok(process) => left.push(process),
+                    Err(error) => log::warn(format_args!("{key}: leftovers are lost: {error}")),
+                }
+            }
+        }
+        left
+    }
+}
+
+fn failure(error: impl std::fmt::Display) -> StartFailure {
+    StartFailure(error.to_string())
+}
+
+/// One attempt's processes.
+#[derive(Debug)]
+pub(crate) struct Process {
+    around: Rc<Processes>,
+    attempt: RefCell<process::Attempt>,
+    key: AttemptKey,
+    pid: u32,
+    outer_pid: u32,
+    pidfd: AsyncFd<Arc<OwnedFd>>,
+    output: Arc<AttemptOutput>,
+    sources: RefCell<Vec<SourceId>>,
+    spool: RefCell<Option<OwnedFd>>,
+    has_spool: Cell<bool>,
+    is_drained: Cell<bool>,
+    is_reaped: Cell<bool>,
+}
+
+impl Process {
+    fn of(
+        around: &Rc<Processes>,
+        attempt: process::Attempt,
+        journal: &SessionJournal,
+    ) -> io::Result<Self> {
+        let key = attempt.key.clone();
+        let spool = around.spools.borrow_mut().remove(&spool_name(&key));
+        let output = AttemptOutput {
+            journal: journal.clone(),
+            number: key.number,
+            open: AtomicUsize::new(attempt.sources.len()),
+            moved: AtomicU64::new(0),
+            changed: Notify::new(),
+        };
+        Ok(Self {
+            around: Rc::clone(around),
+            pid: attempt.pid,
+            outer_pid: attempt.outer_pid,
+            pidfd: sys::watch(Arc::clone(&attempt.pidfd), Interest::READABLE)?,
+            output: Arc::new(output),
+            sources: RefCell::default(),
+            has_spool: Cell::new(spool.is_some()),
+            spool: RefCell::new(spool),
+            is_drained: Cell::new(false),
+            is_reaped: Cell::new(false),
+            attempt: RefCell::new(attempt),
+            key,
+        })
+    }
+
+    /// Lets go of a process that never became the program it was meant to be.
+    async fn discard(self) {
+        self.leader_gone().await;
+        self.release();
+    }
+
+    fn terminal(&self) -> Option<Arc<OwnedFd>> {
+        self.attempt.borrow().terminal.clone()
+    }
+
+    fn signal_all(&self, signal: u8) -> io::Result<()> {
+        if self.is_reaped.get() && !self.has_group() {
+            return Ok(()); // Its number may be somebody else's by now.
+        }
+        self.attempt
+            .borrow()
+            .cgroup
+            .signal_all(self.outer_pid, signal)
+            .map(|_| ())
+    }
+
+    fn has_group(&self) -> bool {
+        self.attempt.borrow().cgroup.is_group()
+    }
+
+    fn try_release(&self) -> io::Result<()> {
+        let is_gone = self.is_tree_gone();
+        // Without a group the leader's number is what its descendants are found by: as long as
+        // some are left it stays unreaped, so that nobody else gets the number.
+        if is_gone || self.has_group() {
+            exit::reap(&self.attempt.borrow())?;
+            self.is_reaped.set(true);
+        }
+        if is_gone {
+            self.around.cgroups.remove(&self.attempt.borrow().cgroup)?;
+            self.attempt
+                .borrow()
+                .forget(&self.around.keeper)
+                .map_err(io::Error::other)?;
+        }
+        if self.has_spool.get() {
+            let names = [spool_name(&self.key)];
+            self.around.keeper.del(&names).map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    async fn drain(&self) -> io::Result<()> {
+        let mut cap = Instant::now() + DRAIN_MAX;
+        while self.output.open() > 0 {
+            let moved = self.output.moved();
+            // What is there goes first: idle counts from an empty pipe.
+            self.drain_sources().await?;
+            if self.output.journal.is_stalled() {
+                cap = Instant::now() + DRAIN_MAX; // A full disk is not the child's silence.
+            } else if Instant::now() >= cap {
+                break;
+            }
+            let until = cap.min(Instant::now() + DRAIN_IDLE);
+            let is_silent = timeout_at(until, self.output.changed_since(moved))
+                .await
+                .is_err();
+            if is_silent && self.output.moved() == moved && !self.output.journal.is_stalled() {
+                break;
+            }
+        }
+        let sources = self.sources.take();
+        for source in sources {
+            self.around.pump.detach(source).await?;
+        }
+        let attempt = self.attempt.borrow();
+        attempt
+            .close_output(&self.around.keeper)
+            .map_err(io::Error::other)
+    }
+
+    async fn drain_sources(&self) -> io::Result<()> {
+        let sources = self.sources.borrow().clone();
+        for source in sources {
+            self.around.pump.drain(source).await?;
+        }
+        Ok(())
+    }
+
+    async fn wait_for_tree(&self) -> io::Result<()> {
+        let events = self.attempt.borrow().cgroup.events()?;
+        let Some(events) = events else {
+            // There is no group that tells: look again until the walk finds nobody.
+            while !self.is_tree_gone() {
+                sleep(TREE_WALK_PAUSE).await;
+            }
+            return Ok(());
+        };
+        let events = sys::watch(Arc::new(events), Interest::PRIORITY)?;
+        while !self.is_tree_gone() {
+            events.ready(Interest::PRIORITY).await?.clear_ready();
+        }
+        Ok(())
+    }
+}
+
+impl Attempt for Process {
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn start_output(&self) -> io::Result<()> {
+        let sources = std::mem::take(&mut self.attempt.borrow_mut().sources);
+        for source in sources {
+            let sink: Arc<dyn OutputSink> = Arc::clone(&self.output) as _;
+            let lane = lane_of(&self.key.session);
+            self.sources
+                .borrow_mut()
+                .push(self.around.pump.attach(lane, source, sink)?);
+        }
+        Ok(())
+    }
+
+    fn resume_output(&self) {
+        for source in self.sources.borrow().iter() {
+            if let Err(error) = self.around.pump.resume(*source) {
+                log::warn(format_args!("{}: output can't go on: {error}", self.key));
+            }
+        }
+    }
+
+    fn expect_echo(&self) {
+        for source in self.sources.borrow().iter() {
+            if let Err(error) = self.around.pump.typed(*source) {
+                log::debug(format_args!("{}: the pump was not told: {error}", self.key));
+            }
+        }
+    }
+
+    fn take_input(&self) -> io::Result<Option<(OwnedFd, Kind)>> {
+        let mut attempt = self.attempt.borrow_mut();
+        match (attempt.stdin.take(), &attempt.terminal) {
+            (Some(pipe), _) => Ok(Some((pipe, Kind::Pipe))),
+            (None, Some(master)) => {
+                Ok(Some((master.as_fd().try_clone_to_owned()?, Kind::Terminal)))
+            }
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn take_spool(&self) -> Option<OwnedFd> {
+        self.spool.take()
+    }
+
+    fn keep_spool(&self, spool: BorrowedFd<'_>) -> io::Result<()> {
+        let label = Label {
+            name: spool_name(&self.key),
+            pid: 0,
+            note: 0,
+        };
+        self.has_spool.set(true);
+        self.around
+            .keeper
+            .put(&[(label, spool)])
+            .map_err(io::Error::other)
+    }
+
+    fn close_input(&self) -> io::Result<()> {
+        let mut attempt = self.attempt.borrow_mut();
+        attempt
+            .close_input(&self.around.keeper)
+            .map_err(io::Error::other)
+    }
+
+    fn eof_character(&self) -> io::Result<Option<u8>> {
+        let Some(master) = self.terminal() else {
+            return Ok(None);
+        };
+        Ok(match pty::eof_character(&*master)? {
+            pty::EofCharacter::Byte(byte) => Some(byte),
+            pty::EofCharacter::None => None,
+        })
+    }
+
+    fn hang_up(self: Rc<Self>) {
+        let tasks = self.around.tasks.clone();
+        tasks.spawn_local(async move {
+            let sources = self.sources.take();
+            for source in sources {
+                if let Err(error) = self.around.pump.detach(source).await {
+                    log::warn(format_args!("{}: output was lost: {error}", self.key));
+                }
+            }
+            self.output.close();
+            let closed = self
+                .attempt
+                .borrow_mut()
+                .close_terminal(&self.around.keeper);
+            if let Err(error) = closed {
+                log::warn(format_args!("{}: not hung up: {error}", self.key));
+            }
+        });
+    }
+
+    fn terminate(&self) -> io::Result<()> {
+        self.signal_all(SIGTERM)
+    }
+
+    fn kill(&self) -> io::Result<()> {
+        if self.is_reaped.get() && !self.has_group() {
+            return Ok(()); // Its number may be somebody else's by now.
+        }
+        self.attempt
+            .borrow()
+            .cgroup
+            .kill_tree(self.outer_pid)
+            .map(|_| ())
+    }
+
+    fn halt(&self) -> io::Result<()> {
+        self.signal_all(SIGSTOP)
+    }
+
+    fn signal(&self, signal: u8) -> io::Result<()> {
+        match (signal, self.terminal()) {
+            (SIGINT | SIGQUIT, Some(master)) => sys::pty_signal(master.as_fd(), signal),
+            (SIGWINCH, Some(master)) => {
+                match sys::pty_foreground(master.as_fd())? {
+                    group if group > 1 => sys::kill_group(group, signal),
+                    _ => Ok(()), // Nobody is in the foreground.
+                }
+            }
+            _ => self.signal_all(signal),
+        }
+    }
+
+    fn resize(&self, size: TerminalSize) -> io::Result<()> {
+        match self.terminal() {
+            Some(master) => pty::resize(&*master, size.rows, size.cols),
+            None => Ok(()),
+        }
+    }
+
+    async fn leader_gone(&self) {
+        match self.pidfd.readable().await {
+            // It stays readable for ever: nothing to clear.
+            Ok(guard) => drop(guard),
+            Err(_) => std::future::pending().await, // The runtime ends, and we with it.
+        }
+    }
+
+    async fn drained(&self) {
+        if self.is_drained.get() {
+            return;
+        }
+        if let Err(error) = self.drain().await {
+            log::warn(format_args!("{}: not drained: {error}", self.key));
+        }
+        self.is_drained.set(true);
+    }
+
+    async fn tree_gone(&self) {
+        if let Err(error) = self.wait_for_tree().await {
+            log::warn(format_args!(
+                "{}: its tree can't be watched: {error}",
+                self.key
+            ));
+        }
+    }
+
+    fn is_tree_gone(&self) -> bool {
+        if self.is_reaped.get() && !self.has_group() {
+            return true;
+        }
+        match self.attempt.borrow().cgroup.populated(self.outer_pid) {
+            Ok(populated) => !populated,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => true, // It was removed.
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => true,
+            Err(error) => {
+                log::warn(format_args!(
+                    "{}: its tree can't be seen: {error}",
+                    self.key
+                ));
+                true
+            }
+        }
+    }
+
+    fn status(&self) -> Ended {
+        let attempt = self.attempt.borrow();
+        let oom = attempt.cgroup.oom().unwrap_or_else(|error| {
+            log::warn(format_args!("{}: {error}", self.key));
+            Oom::Unknown
+        });
+        match exit::look(&attempt, &self.around.keeper) {
+            Ok(exit::Life::Ended(end)) => Ended {
+                status: end.status,
+                oom,
+                rusage: end.rusage,
+            },
+            // Never a made-up number.
+            Ok(exit::Life::Running) => Ended {
+                status: ExitStatus::Unknown,
+                oom,
+                rusage: None,
+            },
+            Err(error) => {
+                log::warn(format_args!("{}: its status is lost: {error}", self.key));
+                Ended {
+                    status: ExitStatus::Unknown,
+                    oom,
+                    rusage: None,
+                }
+            }
+        }
+    }
+
+    fn release(&self) {
+        if let Err(error) = self.try_release() {
+            log::warn(format_args!("{}: not released cleanly: {error}", self.key));
+        }
+    }
+}
+
+/// Waits until exec succeeded or failed.
+async fn exec_outcome(attempt: &process::Attempt) -> io::Result<ExecOutcome> {
+    let status = attempt.exec_status.as_fd().try_clone_to_owned()?;
+    let status = sys::watch(Arc::new(status), Interest::READABLE)?;
+    loop {
+        let mut guard = status.readable().await?;
+        match attempt.exec_status.look()? {
+            // Readable because the gate opened; its end is another event.
+            ExecOutcome::Pending => guard.clear_ready(),
+            outcome => return Ok(outcome),
+        }
+    }
+}
+
+const SPOOL_SUFFIX: &str = "/input-spool";
+
+fn spool_name(key: &AttemptKey) -> String {
+    format!("{key}{SPOOL_SUFFIX}")
+}
+
+fn lane_of(session: &SessionId) -> u64 {
+    StableHasher::new()
+        .piece(session.as_str().as_bytes())
+        .finish64()
+}
+
+/// Where one attempt's output goes.
+#[derive(Debug)]
+struct AttemptOutput {
+    journal: SessionJournal,
+    number: u32,
+    /// Sources that are not at their end.
+    open: AtomicUsize,
+    moved: AtomicU64,
+    changed: Notify,
+}
+
+impl AttemptOutput {
+    fn open(&self) -> usize {
+        self.open.load(Ordering::Acquire)
+    }
+
+    fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Acquire)
+    }
+
+    fn close(&self) {
+        self.open.store(0, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    /// Resolves when more moved than `moved`, or all sources ended.
+    async fn changed_since(&self, moved: u64) {
+        loop {
+            let changed = self.changed.notified();
+            if self.open() == 0 || self.moved() != moved {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl OutputSink for AttemptOutput {
+    fn append(&self, stream: Stream, fill: &mut Fill<'_>) -> Result<usize, SinkError> {
+        self.journal.append_output(self.number, stream, fill)
+    }
+
+    fn progress(&self, _stream: Stream, bytes: usize) {
+        self.moved.fetch_add(bytes as u64, Ordering::AcqRel);
+        self.changed.notify_waiters();
+    }
+
+    fn ended(&self, stream: Stream, end: SourceEnd) {
+        match end {
+            SourceEnd::Eof => {}
+            SourceEnd::Failed(error) => {
+                log::warn(format_args!(
+                    "{stream:?} of an attempt can't be read: {error}"
+                ));
+            }
+            SourceEnd::SinkBroken(error) => {
+                log::warn(format_args!(
+                    "{stream:?} of an attempt can't be written: {error}"
+                ));
+            }
+        }
+        let was = self
+            .open
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| {
+                Some(open.saturating_sub(1))
+            });
+        if was.is_ok() {
+            self.changed.notify_waiters();
+        }
+    }
+}

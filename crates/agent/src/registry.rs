@@ -1,0 +1,378 @@
+//! The sessions of the sandbox: found on disk, made by calls, each with a driver of its own.
+//!
+//! ```text
+//!   start:  sessions/* ─► a driver each, opened a few at a time; calls wait for their own only
+//!   create: id and key are taken before anything waits, so two creations never both win
+//!   end:    a driver that deleted its session is forgotten, then the deletion is answered
+//! ```
+//! One session's damage stays its own: it is shown, logged and counted, and all others work.
+
+use std::{cell::RefCell, collections::HashMap, fs, io, path::PathBuf, rc::Rc, sync::Arc};
+
+use outlive_api::agent::{Outcome, Request, SessionView};
+use outlive_core::{
+    event::Created,
+    id::SessionId,
+    session::{Rejection, Session},
+};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::{
+    driver::{self, Creation, Face, Message, Standing, Surroundings},
+    journal::JournalError,
+    limits::{MAILBOX_MAX, OPENS_AT_ONCE, SESSIONS_MAX},
+    log,
+    machine::Machine,
+};
+
+/// The sessions.
+#[derive(Debug)]
+pub(crate) struct Registry<M> {
+    around: Rc<Surroundings<M>>,
+    directory: PathBuf,
+    state: RefCell<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sessions: HashMap<SessionId, Handle>,
+    keys: HashMap<String, SessionId>,
+    is_releasing: bool,
+}
+
+/// How to reach one session.
+#[derive(Debug, Clone)]
+struct Handle {
+    mailbox: mpsc::Sender<Message>,
+    face: Rc<Face>,
+}
+
+impl<M: Machine> Registry<M> {
+    /// Without any session yet; their journals lie in folders of `directory`.
+    pub(crate) fn new(around: Rc<Surroundings<M>>, directory: PathBuf) -> Rc<Self> {
+        Rc::new(Self {
+            around,
+            directory,
+            state: RefCell::new(State::default()),
+        })
+    }
+
+    /// Finds the sessions on disk and opens them; returns before they are open.
+    pub(crate) fn open_all(self: &Rc<Self>) -> io::Result<()> {
+        let opens = Arc::new(Semaphore::new(OPENS_AT_ONCE));
+        for entry in fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(id) = name.to_str().and_then(|name| SessionId::parse(name).ok()) else {
+                log::warn(format_args!("{} is no session", entry.path().display()));
+                continue;
+            };
+            let (handle, mailbox) = Handle::new();
+            self.state
+                .borrow_mut()
+                .sessions
+                .insert(id.clone(), handle.clone());
+            let registry = Rc::clone(self);
+            let opens = Arc::clone(&opens);
+            let path = entry.path();
+            self.around.tasks.spawn_local(async move {
+                let permit = opens.acquire_owned().await;
+                let around = Rc::clone(&registry.around);
+                let face = Rc::clone(&handle.face);
+                let opened = driver::reopen(around, id.clone(), path, face, mailbox).await;
+                drop(permit);
+                match opened {
+                    Ok(Some(driver)) => {
+                        registry.note_key(&id, &handle);
+                        let deleters = driver.run().await;
+                        registry.forget(&id, deleters);
+                    }
+                    Ok(None) => registry.forget(&id, Vec::new()),
+                    Err(error) => registry.note_broken(&id, &handle, &error),
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Answers a call about a session, or about all.
+    pub(crate) async fn call(self: &Rc<Self>, request: Request) -> Outcome {
+        let changes = !matches!(request, Request::List | Request::Get(_));
+        if changes && self.state.borrow().is_releasing {
+            return Outcome::Rejected(Rejection::Releasing);
+        }
+        match request {
+            Request::List => self.list().await,
+            Request::Get(session) => self.get(&session).await,
+            Request::Create { session, created } => self.create(session, *created).await,
+            request => match session_of(&request).cloned() {
+                Some(session) => self.forward(&session, request).await,
+                None => Outcome::Failed {
+                    message: format!("{request:?} is no call about sessions"),
+                },
+            },
+        }
+    }
+
+    /// Ends every attempt because the runtime goes. No change is accepted from now on.
+    pub(crate) async fn release(&self) -> Result<(), JournalError> {
+        self.state.borrow_mut().is_releasing = true;
+        let mut releases = Vec::new();
+        for handle in self.handles() {
+            let (answer, released) = oneshot::channel();
+            if handle.mailbox.send(Message::Release(answer)).await.is_ok() {
+                releases.push(released);
+            }
+        }
+        let mut failed = None;
+        for released in releases {
+            match released.await {
+                Ok(Ok(())) | Err(_) => {} // Released, or deleted meanwhile.
+                Ok(Err(error)) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Bytes of all journals on disk.
+    pub(crate) fn journal_bytes(&self) -> u64 {
+        self.handles()
+            .iter()
+            .map(|handle| handle.face.journal_bytes())
+            .sum()
+    }
+
+    fn handles(&self) -> Vec<Handle> {
+        self.state.borrow().sessions.values().cloned().collect()
+    }
+
+    async fn list(&self) -> Outcome {
+        let mut views: Vec<(Rc<Session>, SessionView)> = Vec::new();
+        for handle in self.handles() {
+            if handle.open().await == Standing::Open
+                && let (Some(session), Some(view)) = (handle.face.session(), handle.face.view())
+            {
+                views.push((session, view));
+            }
+        }
+        views.sort_by(|(one, _), (other, _)| {
+            (one.created_at(), one.id()).cmp(&(other.created_at(), other.id()))
+        });
+        Outcome::Sessions(views.into_iter().map(|(_, view)| view).collect())
+    }
+
+    async fn get(&self, session: &SessionId) -> Outcome {
+        let handle = self.state.borrow().sessions.get(session).cloned();
+        let Some(handle) = handle else {
+            return Outcome::Rejected(Rejection::NotFound);
+        };
+        handle
+            .shown()
+            .await
+            .map_or_else(|outcome| outcome, |view| Outcome::Session(Box::new(view)))
+    }
+
+    async fn forward(&self, session: &SessionId, request: Request) -> Outcome {
+        let handle = self.state.borrow().sessions.get(session).cloned();
+        let Some(handle) = handle else {
+            return Outcome::Rejected(Rejection::NotFound);
+        };
+        match handle.open().await {
+            Standing::Open => {}
+            standing => return standing_outcome(standing),
+        }
+        let (answer, outcome) = oneshot::channel();
+        if handle
+            .mailbox
+            .send(Message::Call(request, answer))
+            .await
+            .is_err()
+        {
+            return self.ended();
+        }
+        outcome.await.unwrap_or_else(|_| self.ended())
+    }
+
+    /// What a call hears whose driver ended before it answered.
+    fn ended(&self) -> Outcome {
+        Outcome::Rejected(if self.state.borrow().is_releasing {
+            Rejection::Releasing
+        } else {
+            Rejection::NotFound
+        })
+    }
+
+    async fn create(self: &Rc<Self>, id: SessionId, created: Created) -> Outcome {
+        if created.idempotency_key.is_some() {
+            // A key may belong to a session that is still being opened.
+            for handle in self.handles() {
+                handle.open().await;
+            }
+        }
+        if let Some(existing) = self.existing(&id, &created) {
+            return self.answer_existing(&existing, &created).await;
+        }
+        let (handle, mailbox) = Handle::new();
+        {
+            let mut state = self.state.borrow_mut();
+            if state.sessions.len() >= SESSIONS_MAX as usize {
+                return Outcome::Rejected(Rejection::TooManySessions {
+                    limit: SESSIONS_MAX,
+                });
+            }
+            if let Some(key) = &created.idempotency_key {
+                state.keys.insert(key.clone(), id.clone());
+            }
+            state.sessions.insert(id.clone(), handle.clone());
+        }
+        let (answer, outcome) = oneshot::channel();
+        let registry = Rc::clone(self);
+        self.around.tasks.spawn_local(async move {
+            let creation = Creation {
+                path: registry.directory.join(id.as_str()),
+                id: id.clone(),
+                created,
+                face: Rc::clone(&handle.face),
+                mailbox,
+                answer,
+            };
+            let around = Rc::clone(&registry.around);
+            let deleters = match driver::create(around, creation).await {
+                Some(driver) => driver.run().await,
+                None => Vec::new(),
+            };
+            registry.forget(&id, deleters);
+        });
+        outcome.await.unwrap_or_else(|_| self.ended())
+    }
+
+    /// The session that this creation would make again.
+    fn existing(&self, id: &SessionId, created: &Created) -> Option<SessionId> {
+        let state = self.state.borrow();
+        let by_key = created
+            .idempotency_key
+            .as_ref()
+            .and_then(|key| state.keys.get(key));
+        by_key
+            .or_else(|| state.sessions.get_key_value(id).map(|(id, _)| id))
+            .cloned()
+    }
+
+    async fn answer_existing(&self, id: &SessionId, created: &Created) -> Outcome {
+        let handle = self.state.borrow().sessions.get(id).cloned();
+        let Some(handle) = handle else {
+            return Outcome::Rejected(Rejection::NotFound);
+        };
+        let view = match handle.shown().await {
+            Ok(view) => view,
+            Err(outcome) => return outcome,
+        };
+        let same = handle.face.session().is_some_and(|session| {
+            session.created_digest() == created.spec.digest()
+                && session.idempotency_key() == created.idempotency_key.as_deref()
+        });
+        if same {
+            Outcome::Existing(Box::new(view))
+        } else {
+            Outcome::Rejected(Rejection::IdempotencyConflict)
+        }
+    }
+
+    fn note_key(&self, id: &SessionId, handle: &Handle) {
+        let session = handle.face.session();
+        if let Some(key) = session
+            .as_ref()
+            .and_then(|session| session.idempotency_key())
+        {
+            self.state
+                .borrow_mut()
+                .keys
+                .insert(key.to_owned(), id.clone());
+        }
+    }
+
+    /// The session stays in the way of its id, says what is wrong, and harms nobody.
+    fn note_broken(&self, id: &SessionId, handle: &Handle, error: &io::Error) {
+        log::warn(format_args!("{id}: can't be opened: {error}"));
+        self.around.figures.count_damaged();
+        let message = format!("the session's journal can't be opened: {error}");
+        handle.face.standing.send_replace(Standing::Broken(message));
+    }
+
+    fn forget(&self, id: &SessionId, deleters: Vec<oneshot::Sender<Outcome>>) {
+        let mut state = self.state.borrow_mut();
+        if !state.is_releasing {
+            state.sessions.remove(id);
+            state.keys.retain(|_, session| session != id);
+        }
+        drop(state);
+        for deleter in deleters {
+            driver::answer(deleter, Outcome::Done);
+        }
+    }
+}
+
+impl Handle {
+    fn new() -> (Self, mpsc::Receiver<Message>) {
+        let (mailbox, messages) = mpsc::channel(MAILBOX_MAX);
+        (
+            Self {
+                mailbox,
+                face: Face::new(),
+            },
+            messages,
+        )
+    }
+
+    /// Waits until it is clear how the session stands.
+    async fn open(&self) -> Standing {
+        let mut standing = self.face.standing.subscribe();
+        match standing
+            .wait_for(|standing| *standing != Standing::Opening)
+            .await
+        {
+            Ok(standing) => standing.clone(),
+            Err(_) => Standing::Gone, // The face outlives this call, so this can't be.
+        }
+    }
+
+    /// The session for the server, or why there is none.
+    async fn shown(&self) -> Result<SessionView, Outcome> {
+        match self.open().await {
+            Standing::Open => self
+                .face
+                .view()
+                .ok_or(Outcome::Rejected(Rejection::NotFound)),
+            standing => Err(standing_outcome(standing)),
+        }
+    }
+}
+
+fn standing_outcome(standing: Standing) -> Outcome {
+    match standing {
+        Standing::Broken(message) => Outcome::Failed { message },
+        Standing::Opening | Standing::Open | Standing::Gone => {
+            Outcome::Rejected(Rejection::NotFound)
+        }
+    }
+}
+
+fn session_of(request: &Request) -> Option<&SessionId> {
+    match request {
+        Request::Update { session, .. }
+        | Request::SetDesiredState { session, .. }
+        | Request::NewAttempt { session, .. }
+        | Request::Write { session, .. }
+        | Request::Signal { session, .. }
+        | Request::Resize { session, .. }
+        | Request::Create { session, .. }
+        | Request::Get(session)
+        | Request::Delete(session) => Some(session),
+        Request::Configure { .. }
+        | Request::List
+        | Request::Watch
+        | Request::Release
+        | Request::Upgrade { .. }
+        | Request::Health => None,
+    }
+}

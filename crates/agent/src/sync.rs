@@ -1,0 +1,225 @@
+//! The threads that wait for the disk, so that nothing else does.
+//!
+//! ```text
+//!   urgent (class A, `durable`) ─► at once, one fdatasync for all requests of one journal
+//!   lazy   (class B)            ─► all journals that have any, 200 ms after the first
+//! ```
+//! Threads start when they are first needed and a second one only while the first is busy, so an
+//! idle supervisor has none of the disk's latency and few of its threads.
+
+use std::{
+    collections::VecDeque,
+    fmt, io, mem,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+
+use crate::{
+    clock,
+    limits::{GROUP_SYNC_WAIT, SYNC_THREADS_MAX},
+    log,
+};
+
+/// Something that can be made durable from any thread.
+pub(crate) trait Durable: Send + Sync + 'static {
+    /// Makes everything appended so far durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// The queue in front of the sync threads.
+#[derive(Clone)]
+pub(crate) struct Syncer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    urgent: VecDeque<(Arc<dyn Durable>, oneshot::Sender<io::Result<()>>)>,
+    lazy: Vec<Arc<dyn Durable>>,
+    /// When the lazy ones are due, on the monotonic clock.
+    lazy_due: Duration,
+    threads: usize,
+    idle: usize,
+    /// A thread waits for the lazy ones to fall due.
+    timing: bool,
+    closed: bool,
+    syncs: u64,
+    spent: Duration,
+}
+
+impl fmt::Debug for Syncer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Syncer").finish_non_exhaustive()
+    }
+}
+
+impl Syncer {
+    /// Without any thread yet.
+    pub(crate) fn new() -> Self {
+        let shared = Shared {
+            state: Mutex::new(State::default()),
+            work: Condvar::new(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Makes what `durable` has now durable.
+    pub(crate) async fn sync(&self, durable: Arc<dyn Durable>) -> io::Result<()> {
+        let (done, result) = oneshot::channel();
+        {
+            let mut state = self.shared.lock();
+            state.urgent.push_back((durable, done));
+            self.provide_thread(&mut state)?;
+        }
+        self.shared.work.notify_one();
+        result
+            .await
+            .map_err(|_| io::Error::other("the sync threads have ended"))?
+    }
+
+    /// Makes what `durable` has now durable within [`GROUP_SYNC_WAIT`]. The caller asks once
+    /// until it was synced.
+    pub(crate) fn sync_lazily(&self, durable: Arc<dyn Durable>) -> io::Result<()> {
+        let mut state = self.shared.lock();
+        if state.lazy.is_empty() {
+            state.lazy_due = clock::monotonic() + GROUP_SYNC_WAIT;
+        }
+        state.lazy.push(durable);
+        if state.timing {
+            return Ok(());
+        }
+        self.provide_thread(&mut state)?;
+        drop(state);
+        self.shared.work.notify_one();
+        Ok(())
+    }
+
+    /// Syncs so far and the time spent in them.
+    pub(crate) fn figures(&self) -> (u64, Duration) {
+        let state = self.shared.lock();
+        (state.syncs, state.spent)
+    }
+
+    /// Lets the threads end once nothing is urgent.
+    pub(crate) fn close(&self) {
+        self.shared.lock().closed = true;
+        self.shared.work.notify_all();
+    }
+
+    fn provide_thread(&self, state: &mut State) -> io::Result<()> {
+        if state.idle > 0 || state.threads >= SYNC_THREADS_MAX {
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.shared);
+        let started = thread::Builder::new()
+            .name("sync".to_owned())
+            .stack_size(64 * 1024)
+            .spawn(move || shared.serve());
+        match started {
+            Ok(_) => {
+                state.threads += 1;
+                Ok(())
+            }
+            // With at least one thread the work is only slower.
+            Err(_) if state.threads > 0 => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some((durable, done)) = state.urgent.pop_front() {
+                let mut waiting = vec![done];
+                let mut others = VecDeque::new();
+                for (other, done) in mem::take(&mut state.urgent) {
+                    if same(&other, &durable) {
+                        waiting.push(done);
+                    } else {
+                        others.push_back((other, done));
+                    }
+                }
+                state.urgent = others;
+                drop(state);
+                let result = self.time(&durable);
+                for done in waiting {
+                    let result = match &result {
+                        Ok(()) => Ok(()),
+                        Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+                    };
+                    match done.send(result) {
+                        Ok(()) => {}
+                        Err(_) => {} // Its caller went away; the bytes are on disk all the same.
+                    }
+                }
+                state = self.lock();
+            } else if state.closed {
+                state.threads -= 1;
+                return;
+            } else if !state.lazy.is_empty() && !state.timing {
+                state = self.serve_lazy(state);
+            } else {
+                state.idle += 1;
+                state = self
+                    .work
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+            }
+        }
+    }
+
+    /// Waits until the lazy ones are due, and serves what becomes urgent meanwhile first.
+    fn serve_lazy<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.timing = true;
+        state.idle += 1;
+        let left = state.lazy_due.saturating_sub(clock::monotonic());
+        let (mut state, waited) = self
+            .work
+            .wait_timeout_while(state, left, |state| {
+                state.urgent.is_empty() && !state.closed
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        state.idle -= 1;
+        state.timing = false;
+        if !waited.timed_out() && !state.closed {
+            return state;
+        }
+        let due = mem::take(&mut state.lazy);
+        drop(state);
+        for durable in due {
+            if let Err(error) = self.time(&durable) {
+                log::warn(format_args!("a journal could not be synced: {error}"));
+            }
+        }
+        self.lock()
+    }
+
+    fn time(&self, durable: &Arc<dyn Durable>) -> io::Result<()> {
+        let (result, spent) = clock::timed(|| durable.sync());
+        let mut state = self.lock();
+        state.syncs += 1;
+        state.spent += spent;
+        result
+    }
+}
+
+fn same(one: &Arc<dyn Durable>, other: &Arc<dyn Durable>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+}
