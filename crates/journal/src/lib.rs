@@ -35,10 +35,13 @@ pub mod limits;
 mod open;
 mod output;
 mod reader;
+pub mod receipts;
 mod record;
 mod recover;
 mod scan;
 mod segment;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 pub mod storage;
 mod sync;
 mod trim;

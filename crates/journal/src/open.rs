@@ -74,9 +74,15 @@ impl Appender {
         } else {
             RollDue::BySize
         };
-        Ok(assemble(
-            storage, config, found, base, boot, sealed, jump, roll_due,
-        )?)
+        let opening = Opening {
+            found,
+            base,
+            boot,
+            sealed,
+            jump,
+            roll_due,
+        };
+        Ok(opening.assemble(storage, config)?)
     }
 }
 
@@ -182,93 +188,102 @@ fn jump_over(found: &Found, base: &Segment, boot: Boot, sealed: Option<u64>) -> 
     })
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the parts of an opened journal, used once"
-)]
-fn assemble(
-    storage: Arc<dyn Storage>,
-    config: Config,
+/// What was decided about a journal that is being opened.
+struct Opening {
     found: Found,
     base: Segment,
     boot: Boot,
     sealed: Option<u64>,
     jump: Option<Gap>,
     roll_due: RollDue,
-) -> std::io::Result<Opened> {
-    let last_seq = jump.map_or(found.last_seq, |gap| gap.to);
-    let slots = IndexSlot::read_all(&*base.file, &base.header)?;
-    let head = HeadSlot::read(&*base.file, &base.header)?;
-    let oldest = found.segments.first().map_or(1, |name| name.first_seq);
-    let completed = base.completed.map_or(0, |len| {
-        let kind = found.records.last().map_or(0, |record| record.kind);
-        (config.logical_len)(kind, len)
-    });
-    let cum = base.cum + completed;
-    let slot = HeadSlot {
-        seq: head.seq.max(oldest).min(last_seq + 1),
-        cum: head.cum.min(cum),
-    };
-    let freshness = if found.records.is_empty() {
-        Freshness::Fresh
-    } else {
-        Freshness::Stale
-    };
-    let unsynced = boot == Boot::Same;
-    let appender = Appender {
-        active: Active {
-            name: base.name,
-            header: base.header,
-            file: base.file,
-            end: base.end,
-            first_at: base.first_at,
-            index_next: u16::try_from(slots.len()).unwrap_or(u16::MAX),
-            index_at: base.end + INDEX_SPACING_BYTES,
-        },
-        segments: VecDeque::from(found.segments),
-        next_seq: last_seq + 1,
-        last_at: found.last_at,
-        cum,
-        lease: found.lease.max(last_seq),
-        lease_durable: match (boot, sealed) {
-            (Boot::Same, _) => 0,
-            (Boot::Another, Some(last)) => last,
-            (Boot::Another, None) => found.lease,
-        },
-        awaiting: if unsynced {
-            VecDeque::from([slot.seq])
+}
+
+impl Opening {
+    /// Where retention stands, and the logical bytes of everything.
+    fn head(&self, config: &Config, last_seq: u64) -> std::io::Result<(HeadSlot, u64)> {
+        let head = HeadSlot::read(&*self.base.file, &self.base.header)?;
+        let oldest = self.found.segments.first().map_or(1, |name| name.first_seq);
+        let completed = self.base.completed.map_or(0, |len| {
+            let kind = self.found.records.last().map_or(0, |record| record.kind);
+            (config.logical_len)(kind, len)
+        });
+        let cum = self.base.cum + completed;
+        let slot = HeadSlot {
+            seq: head.seq.max(oldest).min(last_seq + 1),
+            cum: head.cum.min(cum),
+        };
+        Ok((slot, cum))
+    }
+
+    fn assemble(self, storage: Arc<dyn Storage>, config: Config) -> std::io::Result<Opened> {
+        let last_seq = self.jump.map_or(self.found.last_seq, |gap| gap.to);
+        let (slot, cum) = self.head(&config, last_seq)?;
+        let Self {
+            found,
+            base,
+            boot,
+            sealed,
+            jump,
+            roll_due,
+        } = self;
+        let slots = IndexSlot::read_all(&*base.file, &base.header)?;
+        let freshness = if found.records.is_empty() {
+            Freshness::Fresh
         } else {
-            VecDeque::new()
-        },
-        ordinal_durable: if unsynced { 0 } else { base.name.ordinal },
-        dirt: Dirt {
-            writes: u64::from(unsynced),
-            names: u64::from(unsynced),
-            ..Dirt::default()
-        },
-        checkpoint: Checkpoint {
-            seq: found.checkpoint_seq,
-            bytes: found.checkpoint.clone(),
-            freshness,
-        },
-        roll_due,
-        gap_due: jump,
-        sealed_at: sealed.filter(|_| base.completed.is_none()),
-        head: Head::new(slot),
-        pinned_after: u64::MAX,
-        filling: None,
-        broken: None,
-        scratch: Vec::new(),
-        storage,
-        config,
-    };
-    Ok(Opened {
-        appender,
-        checkpoint: found.checkpoint,
-        checkpoint_seq: found.checkpoint_seq,
-        records: found.records,
-        damage: found.damage,
-    })
+            Freshness::Stale
+        };
+        let unsynced = boot == Boot::Same;
+        let appender = Appender {
+            active: Active {
+                name: base.name,
+                header: base.header,
+                file: base.file,
+                end: base.end,
+                first_at: base.first_at,
+                index_next: u16::try_from(slots.len()).unwrap_or(u16::MAX),
+                index_at: base.end + INDEX_SPACING_BYTES,
+            },
+            segments: VecDeque::from(found.segments),
+            next_seq: last_seq + 1,
+            last_at: found.last_at,
+            cum,
+            lease: found.lease.max(last_seq),
+            lease_durable: match (boot, sealed) {
+                (Boot::Same, _) => 0,
+                (Boot::Another, Some(last)) => last,
+                (Boot::Another, None) => found.lease,
+            },
+            awaiting: unsynced.then_some(slot.seq).into_iter().collect(),
+            ordinal_durable: if unsynced { 0 } else { base.name.ordinal },
+            dirt: Dirt {
+                writes: u64::from(unsynced),
+                names: u64::from(unsynced),
+                ..Dirt::default()
+            },
+            checkpoint: Checkpoint {
+                seq: found.checkpoint_seq,
+                bytes: found.checkpoint.clone(),
+                freshness,
+            },
+            roll_due,
+            gap_due: jump,
+            sealed_at: sealed.filter(|_| base.completed.is_none()),
+            head: Head::new(slot),
+            pinned_after: u64::MAX,
+            filling: None,
+            broken: None,
+            scratch: Vec::new(),
+            storage,
+            config,
+        };
+        Ok(Opened {
+            appender,
+            checkpoint: found.checkpoint,
+            checkpoint_seq: found.checkpoint_seq,
+            records: found.records,
+            damage: found.damage,
+        })
+    }
 }
 
 /// No segment can be read: begins a new one behind every number that may have been used.

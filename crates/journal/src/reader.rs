@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    frame::KIND_ROLL,
+    frame::{KIND_ROLL, KIND_SEAL},
     limits::{READ_AGAIN_MAX, READ_CHUNK_BYTES},
     record::{Gap, KIND_GAP, Record},
     recover::to_record,
@@ -87,6 +87,9 @@ impl Page {
         self.bytes >= bounds.bytes_max || self.records.len() >= bounds.records_max
     }
 }
+
+/// The newest segment that can be read.
+type Newest = (SegmentName, SegmentHeader, Arc<dyn DataFile>);
 
 /// What the walk through one segment ended with.
 enum Reached {
@@ -165,7 +168,7 @@ impl Reader {
             let Some((name, header, file)) = self.newest(&segments)? else {
                 continue; // Trimmed while we looked.
             };
-            let earliest = self.earliest(&segments, &header, &*file)?;
+            let earliest = Self::earliest(&segments, &header, &*file)?;
             let latest = latest_of(name, &header, &file)?;
             return Ok((earliest.min(latest + 1), latest));
         }
@@ -181,10 +184,7 @@ impl Reader {
     }
 
     /// The newest segment that can be read.
-    fn newest(
-        &self,
-        segments: &[SegmentName],
-    ) -> io::Result<Option<(SegmentName, SegmentHeader, Arc<dyn DataFile>)>> {
+    fn newest(&self, segments: &[SegmentName]) -> io::Result<Option<Newest>> {
         for name in segments.iter().rev() {
             if let Some((header, file)) = self.try_open(*name)? {
                 return Ok(Some((*name, header, file)));
@@ -207,7 +207,6 @@ impl Reader {
     }
 
     fn earliest(
-        &self,
         segments: &[SegmentName],
         newest: &SegmentHeader,
         file: &dyn DataFile,
@@ -223,7 +222,7 @@ impl Reader {
             let Some((newest, newest_header, newest_file)) = self.newest(&segments)? else {
                 continue;
             };
-            let earliest = self.earliest(&segments, &newest_header, &*newest_file)?;
+            let earliest = Self::earliest(&segments, &newest_header, &*newest_file)?;
             if next < earliest {
                 return Err(ReadError::Expired { earliest });
             }
@@ -234,7 +233,7 @@ impl Reader {
                 }
             }
             let holder = segments.iter().rev().find(|name| name.first_seq <= next);
-            let Some(mut at) = holder.or(segments.first()).copied() else {
+            let Some(mut at) = holder.or_else(|| segments.first()).copied() else {
                 continue;
             };
             // A segment that can't be read is passed over; its range becomes a gap.
@@ -316,7 +315,7 @@ impl Reader {
         }
         let next_seq = self.position.as_ref().map_or(next_seq, |at| at.next_seq);
         if header.first_seq > next_seq {
-            let earliest = self.earliest(&segments, &newest_header, &*newest_file)?;
+            let earliest = Self::earliest(&segments, &newest_header, &*newest_file)?;
             if next_seq < earliest {
                 return Err(ReadError::Expired { earliest });
             }
@@ -450,9 +449,7 @@ fn latest_of(
         READ_CHUNK_BYTES,
     );
     while let Step::Frame(frame) = scan.step()? {
-        if frame.header.is_record() {
-            latest = latest.max(frame.header.seq);
-        } else if frame.header.kind == crate::frame::KIND_SEAL {
+        if frame.header.is_record() || frame.header.kind == KIND_SEAL {
             latest = latest.max(frame.header.seq);
         }
     }

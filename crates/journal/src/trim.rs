@@ -140,24 +140,19 @@ impl Appender {
                 let name = self.segment_of(self.head.slot.seq);
                 self.enter(name);
             }
-            match self.step_walk() {
-                Some(first) => return Some(first),
-                None => {
-                    let at = self.head.walk.take().map(|walk| walk.name);
-                    let next = self.segments.iter().find(|n| Some(**n) > at).copied();
-                    match next {
-                        Some(name) => self.enter(name),
-                        None => {
-                            // Nothing that could be read is left before the next record.
-                            self.head.slot = HeadSlot {
-                                seq: self.next_seq,
-                                cum: self.cum,
-                            };
-                            return None;
-                        }
-                    }
-                }
+            if let Some(first) = self.step_walk() {
+                return Some(first);
             }
+            let at = self.head.walk.take().map(|walk| walk.name);
+            let Some(name) = self.segments.iter().find(|n| Some(**n) > at).copied() else {
+                // Nothing that could be read is left before the next record.
+                self.head.slot = HeadSlot {
+                    seq: self.next_seq,
+                    cum: self.cum,
+                };
+                return None;
+            };
+            self.enter(name);
         }
     }
 
