@@ -490,7 +490,8 @@ impl Appender {
         let gap = self.gap_due;
         let beginning = Beginning {
             name: SegmentName {
-                ordinal: self.active.name.ordinal + 1,
+                // Behind every file there is, also one that can't be read.
+                ordinal: self.segments.back().map_or(0, |name| name.ordinal) + 1,
                 first_seq: gap.map_or(self.next_seq, |gap| gap.from),
             },
             now: at,

@@ -1,0 +1,7 @@
+//! Tests of the journal, on real files and on a disk that can lose what wasn't synced.
+#![expect(clippy::unwrap_used, reason = "test")]
+
+mod basics;
+mod common;
+mod corrupt;
+mod crash;
