@@ -38,6 +38,8 @@ mod recovery;
 mod state;
 mod words;
 
+use std::sync::Arc;
+
 use minicbor::{Decode, Encode};
 
 pub use crate::limits::KILL_WAIT;
@@ -60,8 +62,9 @@ pub struct Session {
     id: SessionId,
     #[n(1)]
     generation: Generation,
-    #[n(2)]
-    spec: SessionSpec,
+    /// Shared, so that a copy of a session is cheap.
+    #[cbor(n(2), with = "shared")]
+    spec: Arc<SessionSpec>,
     #[n(3)]
     spec_version: u64,
     #[n(4)]
@@ -160,7 +163,7 @@ impl Session {
             id,
             generation,
             created_digest: created.spec.digest(),
-            spec: created.spec.clone(),
+            spec: Arc::new(created.spec.clone()),
             spec_version: 1,
             handle: created.handle.clone(),
             idempotency_key: created.idempotency_key.clone(),
@@ -363,5 +366,38 @@ impl Session {
             terminal: self.spec.io.terminal_size(),
             ..Live::default()
         }
+    }
+}
+
+/// A shared value is written like the value itself.
+mod shared {
+    use std::sync::Arc;
+
+    use minicbor::{
+        Decode, Decoder, Encode, Encoder,
+        decode::Error as DecodeError,
+        encode::{Error as EncodeError, Write},
+    };
+
+    pub(super) fn encode<Ctx, T, W>(
+        value: &Arc<T>,
+        encoder: &mut Encoder<W>,
+        ctx: &mut Ctx,
+    ) -> Result<(), EncodeError<W::Error>>
+    where
+        T: Encode<Ctx>,
+        W: Write,
+    {
+        T::encode(value, encoder, ctx)
+    }
+
+    pub(super) fn decode<'b, Ctx, T>(
+        decoder: &mut Decoder<'b>,
+        ctx: &mut Ctx,
+    ) -> Result<Arc<T>, DecodeError>
+    where
+        T: Decode<'b, Ctx>,
+    {
+        T::decode(decoder, ctx).map(Arc::new)
     }
 }

@@ -1,6 +1,8 @@
 //! `apply`: what each event changes. Total: any order of events leaves a session in some lawful
 //! state, so that a journal with a lost range still opens.
 
+use std::sync::Arc;
+
 use super::{
     Session,
     state::{Attempt, Existence, Owed, Phase, Stage, Stop, TerminalSize},
@@ -59,7 +61,7 @@ impl Session {
             Body::SessionUpdated(spec) => self.apply_update(spec),
             Body::DesiredState(state) => {
                 self.spec_version += 1;
-                self.spec.lifecycle.desired_state = *state;
+                self.set_desired_state(*state);
                 self.follow_desired_state();
             }
             Body::AttemptStarting(reason) => self.apply_starting(event, *reason),
@@ -89,7 +91,7 @@ impl Session {
             Body::Backoff { delay_ms } => self.apply_backoff(at, *delay_ms),
             Body::SessionFailed(_) => self.rest(Stage::Failed),
             Body::SessionExpired(_) | Body::SessionStopped => {
-                self.spec.lifecycle.desired_state = DesiredState::Stopped;
+                self.set_desired_state(DesiredState::Stopped);
                 self.follow_desired_state();
             }
             Body::SessionPaused => self.frozen_at = self.frozen_at.or(Some(at)),
@@ -104,8 +106,14 @@ impl Session {
 
     fn apply_update(&mut self, spec: &SessionSpec) {
         self.spec_version += 1;
-        self.spec = spec.clone();
+        self.spec = Arc::new(spec.clone());
         self.follow_desired_state();
+    }
+
+    fn set_desired_state(&mut self, state: DesiredState) {
+        if self.spec.lifecycle.desired_state != state {
+            Arc::make_mut(&mut self.spec).lifecycle.desired_state = state;
+        }
     }
 
     /// The desired state may be new: without a live attempt it takes effect at once, else when
@@ -150,7 +158,7 @@ impl Session {
                 if self.owed != Some(Owed::Start(StartReason::AttemptCreated)) {
                     self.spec_version += 1;
                 }
-                self.spec.lifecycle.desired_state = DesiredState::Running;
+                self.set_desired_state(DesiredState::Running);
                 self.window.clear();
             }
             StartReason::DesiredStateRunning | StartReason::SpecUpdated => self.window.clear(),
@@ -196,7 +204,7 @@ impl Session {
         let next = match reason {
             StopReason::AttemptReplaced => {
                 self.spec_version += 1;
-                self.spec.lifecycle.desired_state = DesiredState::Running;
+                self.set_desired_state(DesiredState::Running);
                 Some(StartReason::AttemptCreated)
             }
             StopReason::SpecReplaced => Some(StartReason::SpecUpdated),

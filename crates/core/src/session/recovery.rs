@@ -85,7 +85,10 @@ impl Session {
                 }
                 self.spec.lifecycle.desired_state == DesiredState::Running
             }
-            Stage::Suspended => true,
+            // A release that was interrupted goes on in its own runtime; nothing starts there.
+            Stage::Suspended => self
+                .attempt()
+                .is_none_or(|attempt| attempt.generation < generation),
             Stage::Backoff { .. } => newer,
             Stage::Pending | Stage::Stopped | Stage::Exited | Stage::Failed => {
                 newer && matches!(self.owed, Some(Owed::Start(_) | Owed::Restart))

@@ -182,7 +182,9 @@ pub(super) fn check_passage(before: Phase, after: Phase, event: &Event) {
                 Body::SessionPaused | Body::Backoff { .. } | Body::AttemptStarting(_)
             ),
             // What was paused is found in any phase, by the thaw or by what ended it.
-            (Phase::Paused, _) | (Phase::Starting, Phase::Running) => true,
+            (Phase::Paused, _)
+            | (Phase::Starting, Phase::Running)
+            | (Phase::Exited, Phase::Backoff | Phase::Failed) => true,
             (_, Phase::Stopped) => matches!(
                 event.body,
                 Body::DesiredState(DesiredState::Stopped)
@@ -208,7 +210,6 @@ pub(super) fn check_passage(before: Phase, after: Phase, event: &Event) {
                 Phase::Starting | Phase::Running | Phase::Stopping,
                 Phase::Exited | Phase::Suspended,
             ) => matches!(event.body, Body::AttemptExited(_)),
-            (Phase::Exited, Phase::Backoff | Phase::Failed) => true,
             _ => false,
         };
     assert!(lawful, "{before:?} to {after:?} by {:?}", event.body);
