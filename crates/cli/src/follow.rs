@@ -20,7 +20,7 @@ use crate::{
     clock::Stopwatch,
     error::{Failure, Result, Retry},
     event::Event,
-    limits::{RECONNECT_DELAY_INITIAL, RECONNECT_DELAY_MAX, STREAM_SILENCE_MAX},
+    limits::{CONNECTION_STOOD, RECONNECT_DELAY_INITIAL, RECONNECT_DELAY_MAX, STREAM_SILENCE_MAX},
     sse::{Item, Parser},
 };
 
@@ -49,6 +49,7 @@ impl std::fmt::Debug for Follow<'_> {
 struct Open {
     bytes: BoxStream<'static, reqwest::Result<Bytes>>,
     parser: Parser,
+    since: Stopwatch,
 }
 
 /// A connection that is being looked for.
@@ -109,9 +110,9 @@ impl<'a> Follow<'a> {
             };
             match outcome {
                 Ok(None) => {}
-                Ok(Some(Item::Heartbeat)) => self.alive(),
+                Ok(Some(Item::Heartbeat)) => {} // Its time is seen when the stream ends.
                 Ok(Some(Item::Data(text))) => {
-                    self.alive();
+                    self.recovered();
                     if let Some(step) = self.take(text)? {
                         return Ok(step);
                     }
@@ -122,8 +123,8 @@ impl<'a> Follow<'a> {
         }
     }
 
-    /// The server is there and answers.
-    fn alive(&mut self) {
+    /// An event came: whatever was wrong is over.
+    fn recovered(&mut self) {
         self.delay = RECONNECT_DELAY_INITIAL;
         if let Some(Lost {
             told: Told::Yes, ..
@@ -139,11 +140,8 @@ impl<'a> Follow<'a> {
         self.open = Some(Open {
             bytes,
             parser: Parser::default(),
+            since: Stopwatch::start(),
         });
-        // An accepted connection is progress, even on a session that says nothing.
-        if let Some(lost) = &mut self.lost {
-            lost.since = Stopwatch::start();
-        }
         Ok(())
     }
 
@@ -179,7 +177,16 @@ impl<'a> Follow<'a> {
 
     /// Waits before the next try, or gives up.
     async fn wait(&mut self, failure: Failure) -> Result<()> {
-        self.open = None;
+        // A connection that stood for a while is progress, also on a session that says nothing;
+        // one that is accepted and cut again and again is not.
+        if self
+            .open
+            .take()
+            .is_some_and(|open| open.since.elapsed() >= CONNECTION_STOOD)
+        {
+            self.lost = None;
+            self.delay = RECONNECT_DELAY_INITIAL;
+        }
         if failure.retry() == Retry::Useless {
             return Err(self.with_cursor(failure));
         }

@@ -64,3 +64,9 @@ pub const DEMO_LINES_BEFORE: u64 = 300;
 
 /// Lines of the server's log that a failed demo shows.
 pub const DEMO_LOG_LINES: usize = 20;
+
+/// A connection that stood for this long counts as progress when a server is looked for.
+pub const CONNECTION_STOOD: Duration = Duration::from_secs(3);
+
+/// How long a signal that tells us to go waits for output that is being written.
+pub const WRITE_GRACE: Duration = Duration::from_millis(200);

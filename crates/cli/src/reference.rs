@@ -12,7 +12,7 @@ pub fn markdown() -> String {
     root.build();
     let mut out = String::from(
         "# Command line\n\n<!-- Written from the program by `UPDATE=1 cargo test -p outlive-cli \
-         --test reference`; a test keeps it fresh. -->\n\nExit codes: 0, 1 for a failure, 2 for \
+         reference`; a test keeps it fresh. -->\n\nExit codes: 0, 1 for a failure, 2 for \
          wrong usage. `run` and `session attach` pass the program's code on and use 125 for \
          failures of their own. Failures are told on standard error with a code, a message and \
          the next step; with `--json`, as one JSON object.\n",

@@ -10,6 +10,7 @@ use crate::{
     error::{Failure, Result},
     event::Event,
     follow::{Follow, Step, note},
+    limits::WRITE_GRACE,
     output::pass_on,
     signals::Signals,
     terminal::read_stdin,
@@ -45,15 +46,44 @@ pub async fn attach(attachment: &Attachment<'_>) -> Result<Outcome> {
             Step::Deleted => return Ok(Outcome::Deleted(seq)),
             Step::Event(event, _) => event,
         };
-        tokio::select! {
-            biased;
-            signal = signals.next() => return Ok(Outcome::Interrupted(seq, signal)),
-            written = out.write(&event) => written?,
+        if let Some(signal) = interrupted(&mut signals, out.write(&event)).await? {
+            return Ok(Outcome::Interrupted(
+                signal.seen(seq, event.seq),
+                signal.number,
+            ));
         }
         if let Some(outcome) = exits.look(attachment, *event).await? {
             return Ok(outcome);
         }
     }
+}
+
+/// A signal that came while output was being written.
+struct WhileWriting {
+    number: u8,
+    written: bool,
+}
+
+impl WhileWriting {
+    /// The last event that was written whole.
+    fn seen(&self, before: u64, this: u64) -> u64 {
+        if self.written { this } else { before }
+    }
+}
+
+/// Writes; a signal gives the write a moment to end, then leaves it.
+async fn interrupted(
+    signals: &mut Signals,
+    write: impl Future<Output = Result<()>>,
+) -> Result<Option<WhileWriting>> {
+    let mut write = std::pin::pin!(write);
+    let number = tokio::select! {
+        biased;
+        written = &mut write => return written.map(|()| None),
+        signal = signals.next() => signal,
+    };
+    let written = matches!(tokio::time::timeout(WRITE_GRACE, write).await, Ok(Ok(())));
+    Ok(Some(WhileWriting { number, written }))
 }
 
 struct Output {

@@ -26,7 +26,7 @@ use crate::{
     error::{Failure, Result, Retry},
     event::Event,
     follow::note,
-    limits::{RECONNECT_DELAY_INITIAL, RECONNECT_DELAY_MAX, STDIN_CHUNK_BYTES},
+    limits::{CONNECTION_STOOD, RECONNECT_DELAY_INITIAL, RECONNECT_DELAY_MAX, STDIN_CHUNK_BYTES},
     output::pass_on,
     signals::{Signals, listen},
     socket::Socket,
@@ -135,12 +135,17 @@ impl<'a, 'b> Screen<'a, 'b> {
                 }
                 Err(failure) => failure,
                 Ok(mut socket) => {
-                    lost = Stopwatch::start();
-                    delay = RECONNECT_DELAY_INITIAL;
-                    match self.talk(&mut socket).await {
+                    let (before, opened) = (self.cursor, Stopwatch::start());
+                    let failure = match self.talk(&mut socket).await {
                         Ok(outcome) => return Ok(outcome),
                         Err(failure) => failure,
+                    };
+                    // What brought events, or stood for a while, was a good connection.
+                    if self.cursor > before || opened.elapsed() >= CONNECTION_STOOD {
+                        lost = Stopwatch::start();
+                        delay = RECONNECT_DELAY_INITIAL;
                     }
+                    failure
                 }
             };
             let patience = self.attachment.patience;

@@ -16,7 +16,7 @@ fn the_reference_is_fresh() {
     let written = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == text,
-        "docs/reference/cli.md is stale: UPDATE=1 cargo test -p outlive-cli --test reference"
+        "docs/reference/cli.md is stale: UPDATE=1 cargo test -p outlive-cli reference"
     );
 }
 

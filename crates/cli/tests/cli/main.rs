@@ -1,0 +1,8 @@
+//! The command line as its users meet it: the program, its output, its exit codes.
+#![expect(clippy::unwrap_used, reason = "test")]
+
+mod calls;
+mod follow;
+mod reference;
+mod run;
+mod support;
