@@ -23,8 +23,8 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream, unix::OwnedWriteHalf},
     sync::Notify,
-    task::JoinHandle,
 };
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 /// No cut.
 const NEVER: usize = usize::MAX;
@@ -62,7 +62,8 @@ impl Shared {
 pub struct FakeAgent {
     shared: Arc<Shared>,
     socket: PathBuf,
-    serving: Option<JoinHandle<()>>,
+    tasks: TaskTracker,
+    serving: Option<AbortOnDropHandle<()>>,
 }
 
 impl FakeAgent {
@@ -82,6 +83,7 @@ impl FakeAgent {
                 left: Notify::new(),
             }),
             socket: state_dir.join("agent.sock"),
+            tasks: TaskTracker::new(),
             serving: None,
         };
         this.restart()?;
@@ -90,9 +92,7 @@ impl FakeAgent {
 
     /// Kills the supervisor: the socket and every link are gone.
     pub fn kill(&mut self) {
-        if let Some(serving) = self.serving.take() {
-            serving.abort();
-        }
+        drop(self.serving.take());
     }
 
     /// Starts another supervisor over the same sessions.
@@ -105,7 +105,8 @@ impl FakeAgent {
         }
         let listener = UnixListener::bind(&self.socket)?;
         let shared = Arc::clone(&self.shared);
-        self.serving = Some(tokio::task::spawn(accept(listener, shared)));
+        let serving = self.tasks.spawn(accept(listener, shared));
+        self.serving = Some(AbortOnDropHandle::new(serving));
         Ok(())
     }
 
@@ -132,12 +133,6 @@ impl FakeAgent {
     /// Returns once it was asked to leave.
     pub async fn released(&self) {
         self.shared.left.notified().await;
-    }
-}
-
-impl Drop for FakeAgent {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 
@@ -206,7 +201,7 @@ fn answers(request: &Request, shared: &Shared) -> Vec<Outcome> {
 
 fn answer(request: &Request, kept: &mut Kept) -> Outcome {
     match request {
-        Request::List => Outcome::Sessions(kept.sessions.values().map(view).collect()),
+        Request::List => Outcome::Sessions(kept.sessions.values().copied().map(view).collect()),
         Request::Health => Outcome::Health(Health::default()),
         Request::Get(session) => found(kept, session),
         Request::Create { session, .. } => {
@@ -262,16 +257,16 @@ fn wrote(request: &Request, session: &SessionId, write: &Write, kept: &mut Kept)
 
 fn found(kept: &Kept, session: &SessionId) -> Outcome {
     match kept.sessions.get(session) {
-        Some(latest) => Outcome::Session(Box::new(view(latest))),
+        Some(latest) => Outcome::Session(Box::new(view(*latest))),
         None => Outcome::Rejected(Rejection::NotFound),
     }
 }
 
-fn view(latest: &u64) -> SessionView {
+fn view(latest: u64) -> SessionView {
     SessionView {
         checkpoint: Vec::new(),
         earliest: 1,
-        latest: *latest,
+        latest,
     }
 }
 

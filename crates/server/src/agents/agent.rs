@@ -60,16 +60,17 @@ enum State {
 }
 
 impl Agent {
-    /// Starts to hold a link to the supervisor of this keeper.
+    /// Starts to hold a link to the supervisor of this keeper, until `stop` or its own end.
     pub(crate) fn start(
         sandbox: SandboxId,
         state_dir: PathBuf,
         keeper: Keeper,
         tails: Arc<Tails>,
         tasks: &TaskTracker,
+        stop: &CancellationToken,
     ) -> Self {
         let (publish, state) = watch::channel(State::Away);
-        let stop = CancellationToken::new();
+        let stop = stop.child_token();
         let holder = Holder {
             sandbox,
             state_dir,
@@ -82,7 +83,7 @@ impl Agent {
         tasks.spawn(async move {
             tokio::select! {
                 () = holder.run() => {}
-                () = stopped.cancelled() => {}
+                () = stopped.cancelled() => holder.let_go(State::Away),
             }
         });
         Self {
@@ -106,13 +107,13 @@ impl Agent {
     /// Returns once the runtime is gone.
     pub(crate) async fn gone(&self) {
         let mut state = self.state.clone();
-        // The holder ends after it published `Gone`, or with this object.
-        if state
+        let ended = state
             .wait_for(|state| matches!(state, State::Gone))
             .await
-            .is_err()
-        {
-            tracing::trace!("the holder of a link ended");
+            .is_err();
+        if ended {
+            // The holder ended with the server, which says nothing about the runtime.
+            std::future::pending::<()>().await;
         }
     }
 
@@ -175,10 +176,7 @@ impl Agent {
                     call: Lost::NotSent,
                 }),
             },
-            Ok(Err(_ended)) => Err(NoAnswer::RuntimeGone {
-                call: Lost::NotSent,
-            }),
-            Err(_elapsed) => Err(NoAnswer::Away),
+            Ok(Err(_)) | Err(_) => Err(NoAnswer::Away),
         }
     }
 }
@@ -265,7 +263,7 @@ struct Holder {
 }
 
 impl Holder {
-    async fn run(self) {
+    async fn run(&self) {
         tokio::select! {
             () = self.hold() => {}
             gone = self.keeper.gone() => {
@@ -274,8 +272,11 @@ impl Holder {
                 }
             }
         }
-        let last = self.publish.send_replace(State::Gone);
-        if let State::Up(link) = last {
+        self.let_go(State::Gone);
+    }
+
+    fn let_go(&self, state: State) {
+        if let State::Up(link) = self.publish.send_replace(state) {
             link.close();
         }
     }

@@ -17,7 +17,7 @@ use outlive_core::{
     spec::RawSpec,
 };
 use outlive_testkit::fake_agent::FakeAgent;
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     agent::{Agent, NoAnswer},
@@ -111,6 +111,7 @@ impl Stage {
             Keeper::find(&state).unwrap().unwrap(),
             Arc::clone(&tails),
             &TaskTracker::new(),
+            &CancellationToken::new(),
         );
         Self {
             _dir: dir,

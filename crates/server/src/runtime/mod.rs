@@ -4,6 +4,8 @@
 //! It never ends a runtime that answers: that is the supervisor's own work (`Release`), because
 //! only the supervisor can journal it.
 
+#[cfg(test)]
+pub(crate) mod fake;
 mod launcher;
 mod place;
 

@@ -8,11 +8,14 @@ use outlive_core::{
     id::{SandboxId, SessionId},
     session::Rejection,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    time::timeout,
+};
 
 use super::{
     config::ConfigChange,
-    task::{Command, ask},
+    task::{Command, Reply, ask},
 };
 use crate::{
     agents::{
@@ -21,10 +24,10 @@ use crate::{
         offline,
         tails::Tails,
     },
-    limits::WAKES_MAX,
+    limits::{AGENT_WAIT_MAX, WAKES_MAX},
     runtime::Place,
     sessions::{Answer, CallError, SandboxHandle, Tail},
-    store::{Observed, Owner, SandboxRecord},
+    store::{Desired, Observed, Owner, SandboxRecord},
 };
 
 /// What is known of a sandbox right now.
@@ -76,30 +79,38 @@ impl Sandbox {
 
     /// Keeps the disk only.
     pub(crate) async fn pause(&self) -> Result<(), CallError> {
-        ask(&self.mailbox, Command::Pause).await
+        self.ask(Command::Pause).await
     }
 
     /// Has a runtime, whatever `auto_resume` says.
     pub(crate) async fn resume(&self) -> Result<(), CallError> {
-        ask(&self.mailbox, Command::Resume).await
+        self.ask(Command::Resume).await
     }
 
     /// Moves its deadline.
     pub(crate) async fn refresh(&self, duration: Option<u64>) -> Result<(), CallError> {
-        ask(&self.mailbox, |reply| Command::Refresh(duration, reply)).await
+        self.ask(|reply| Command::Refresh(duration, reply)).await
     }
 
     /// Changes its configuration.
     pub(crate) async fn configure(&self, change: ConfigChange) -> Result<(), CallError> {
-        ask(&self.mailbox, |reply| {
-            Command::Configure(Box::new(change), reply)
-        })
-        .await
+        self.ask(|reply| Command::Configure(Box::new(change), reply))
+            .await
     }
 
     /// Removes it.
     pub(crate) async fn delete(&self) -> Result<(), CallError> {
-        ask(&self.mailbox, Command::Delete).await
+        self.ask(Command::Delete).await
+    }
+
+    async fn ask(&self, command: impl FnOnce(Reply) -> Command) -> Result<(), CallError> {
+        match ask(&self.mailbox, command).await {
+            // Its task ended under the question because the sandbox did.
+            Err(CallError::Unavailable { .. }) if self.record().desired == Desired::Deleted => {
+                Err(CallError::NoSandbox)
+            }
+            answer => answer,
+        }
     }
 
     /// The runtime that answers; wakes the sandbox where that is allowed.
@@ -116,7 +127,7 @@ impl Sandbox {
                 Observed::Deleting => return Err(CallError::NoSandbox),
                 Observed::Starting | Observed::Released | Observed::Failed => {}
             }
-            ask(&self.mailbox, Command::Wake).await?;
+            self.ask(Command::Wake).await?;
         }
         Err(unavailable("the sandbox does not stay awake", 5))
     }
@@ -153,9 +164,26 @@ impl Sandbox {
         }
     }
 
+    /// The snapshot, once it is known whether a runtime answers: a new server looks for it first,
+    /// and a new generation takes a moment.
+    async fn known(&self) -> Snapshot {
+        let mut snapshot = self.snapshot.clone();
+        let settled = snapshot.wait_for(|now| {
+            now.agent.is_some()
+                || !matches!(
+                    now.record.observed,
+                    Observed::Running | Observed::Starting | Observed::Releasing
+                )
+        });
+        if timeout(AGENT_WAIT_MAX, settled).await.is_err() {
+            tracing::debug!(sandbox = %self.id, "no runtime answers yet; the files do");
+        }
+        self.snapshot.borrow().clone()
+    }
+
     /// Asks a runtime that lives, without waking one; nothing when none answers.
     async fn ask_live(&self, request: Request) -> Option<Result<Outcome, CallError>> {
-        let snapshot = self.snapshot.borrow().clone();
+        let snapshot = self.known().await;
         if snapshot.record.observed == Observed::Deleting {
             return Some(Err(CallError::NoSandbox));
         }
@@ -209,6 +237,41 @@ impl Sandbox {
         self.tails
             .follow(session)
             .ok_or(CallError::Rejected(Rejection::NotFound))
+    }
+}
+
+/// Tests wait for states, not for time.
+#[cfg(test)]
+impl Sandbox {
+    /// Returns once what is known is what was asked for; tells whether the sandbox is left.
+    pub(super) async fn settled(&self) -> bool {
+        self.snapshot
+            .clone()
+            .wait_for(|now| match now.record.desired {
+                Desired::Running => now.record.observed == Observed::Running && now.agent.is_some(),
+                Desired::Released => now.record.observed == Observed::Released,
+                Desired::Deleted => false,
+            })
+            .await
+            .is_ok()
+    }
+
+    /// Returns once it is removed.
+    pub(super) async fn settled_gone(&self) -> bool {
+        self.snapshot.clone().wait_for(|_| false).await.is_ok()
+    }
+
+    /// Returns once it has this generation and state.
+    pub(super) async fn reaches(
+        &self,
+        generation: outlive_core::id::Generation,
+        observed: Observed,
+    ) {
+        self.snapshot
+            .clone()
+            .wait_for(|now| now.record.generation == generation && now.record.observed == observed)
+            .await
+            .unwrap();
     }
 }
 

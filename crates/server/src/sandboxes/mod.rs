@@ -18,6 +18,8 @@ pub(crate) mod config;
 mod handle;
 pub(crate) mod rest;
 mod task;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::HashMap,
@@ -198,6 +200,17 @@ impl Engine {
             .filter(|sandbox| sandbox.owner().as_str() == owner)
             .cloned()
             .ok_or(CallError::NoSandbox)
+    }
+
+    #[cfg(test)]
+    fn all(&self) -> Vec<Arc<Sandbox>> {
+        self.shared
+            .sandboxes
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .cloned()
+            .collect()
     }
 
     /// What the backend can do.

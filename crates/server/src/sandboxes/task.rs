@@ -319,6 +319,7 @@ impl Task {
             keeper,
             Arc::clone(&self.tails),
             &self.shared.tasks,
+            &self.shared.stop,
         ))
     }
 

@@ -1,0 +1,567 @@
+//! Lifecycles against a fake host, with a server that is killed at every step of them.
+//!
+//! A server is a tokio runtime of its own here: killing it drops every task where it stands. The
+//! host, the store's file and the fakes stay.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use outlive_api::agent::Request;
+use outlive_core::id::{Generation, SandboxId};
+use tokio::sync::Notify;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Engine, NewSandbox, Sandbox,
+    config::{ConfigChange, SandboxConfig},
+};
+use crate::{
+    agents::keeper::Keeper,
+    clock,
+    runtime::{
+        Capabilities, Runtime, RuntimeFuture, Start,
+        fake::{FakeHost, FakeRuntime},
+    },
+    sessions::{CallError, SandboxHandle},
+    store::{
+        Desired, Inserted, KeyHash, KeyRecord, Observed, Owner, SandboxFilter, SandboxPage,
+        SandboxRecord, Store, StoreFuture, sqlite::SqliteStore,
+    },
+};
+
+/// Counts the steps of a server and stops it for good at one of them.
+#[derive(Debug)]
+struct Crash {
+    left: AtomicUsize,
+    reached: Notify,
+}
+
+impl Crash {
+    fn at(step: usize) -> Arc<Self> {
+        Arc::new(Self {
+            left: AtomicUsize::new(step),
+            reached: Notify::new(),
+        })
+    }
+
+    /// Between two steps: most go on, one never returns.
+    async fn step(&self) {
+        let left = self
+            .left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                left.checked_sub(1)
+            });
+        if left.is_err() {
+            self.reached.notify_one();
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// A store or a backend with a crash before and after every change.
+#[derive(Debug)]
+struct Fragile<T> {
+    inner: T,
+    crash: Arc<Crash>,
+}
+
+impl Store for Fragile<SqliteStore> {
+    fn insert_sandbox<'a>(
+        &'a self,
+        record: &'a SandboxRecord,
+        owned_max: u32,
+    ) -> StoreFuture<'a, Inserted> {
+        Box::pin(async move {
+            self.crash.step().await;
+            let done = self.inner.insert_sandbox(record, owned_max).await;
+            self.crash.step().await;
+            done
+        })
+    }
+
+    fn update_sandbox<'a>(&'a self, record: &'a SandboxRecord) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            self.crash.step().await;
+            let done = self.inner.update_sandbox(record).await;
+            self.crash.step().await;
+            done
+        })
+    }
+
+    fn remove_sandbox<'a>(&'a self, id: &'a SandboxId) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            self.crash.step().await;
+            let done = self.inner.remove_sandbox(id).await;
+            self.crash.step().await;
+            done
+        })
+    }
+
+    fn all_sandboxes(&self) -> StoreFuture<'_, Vec<SandboxRecord>> {
+        self.inner.all_sandboxes()
+    }
+
+    fn page_sandboxes<'a>(
+        &'a self,
+        owner: &'a Owner,
+        filter: &'a SandboxFilter,
+        limit: u32,
+        offset: u64,
+    ) -> StoreFuture<'a, SandboxPage> {
+        self.inner.page_sandboxes(owner, filter, limit, offset)
+    }
+
+    fn insert_key<'a>(&'a self, key: &'a KeyRecord) -> StoreFuture<'a, ()> {
+        self.inner.insert_key(key)
+    }
+
+    fn key_by_hash<'a>(&'a self, hash: &'a KeyHash) -> StoreFuture<'a, Option<KeyRecord>> {
+        self.inner.key_by_hash(hash)
+    }
+
+    fn all_keys(&self) -> StoreFuture<'_, Vec<KeyRecord>> {
+        self.inner.all_keys()
+    }
+
+    fn revoke_key<'a>(
+        &'a self,
+        id: &'a str,
+        at: outlive_core::time::Timestamp,
+    ) -> StoreFuture<'a, Option<KeyHash>> {
+        self.inner.revoke_key(id, at)
+    }
+
+    fn check(&self) -> StoreFuture<'_, ()> {
+        self.inner.check()
+    }
+}
+
+impl Runtime for Fragile<FakeRuntime> {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn provision<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
+        Box::pin(async move {
+            self.inner.provision(sandbox).await?;
+            self.crash.step().await;
+            Ok(())
+        })
+    }
+
+    fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Keeper> {
+        Box::pin(async move {
+            self.crash.step().await;
+            let started = self.inner.start(start).await;
+            self.crash.step().await;
+            started
+        })
+    }
+
+    fn running<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, Option<Keeper>> {
+        self.inner.running(sandbox)
+    }
+
+    fn release<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
+        Box::pin(async move {
+            self.crash.step().await;
+            self.inner.release(sandbox).await?;
+            self.crash.step().await;
+            Ok(())
+        })
+    }
+
+    fn delete<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
+        Box::pin(async move {
+            self.crash.step().await;
+            self.inner.delete(sandbox).await?;
+            self.crash.step().await;
+            Ok(())
+        })
+    }
+}
+
+/// One life of a server.
+struct Server {
+    runtime: tokio::runtime::Runtime,
+    engine: Engine,
+    crash: Arc<Crash>,
+}
+
+impl Server {
+    fn start(host: &Arc<FakeHost>, crash: Arc<Crash>) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let store = runtime
+            .block_on(SqliteStore::open(&host.dir().join("outlive.db")))
+            .unwrap();
+        let engine = Engine::new(
+            Arc::new(Fragile {
+                inner: store,
+                crash: Arc::clone(&crash),
+            }),
+            Arc::new(Fragile {
+                inner: FakeRuntime(Arc::clone(host)),
+                crash: Arc::clone(&crash),
+            }),
+            host.places().clone(),
+            TaskTracker::new(),
+            CancellationToken::new(),
+            4,
+        );
+        runtime.block_on(engine.take_up()).unwrap();
+        Self {
+            runtime,
+            engine,
+            crash,
+        }
+    }
+
+    fn sound(host: &Arc<FakeHost>) -> Self {
+        Self::start(host, Crash::at(usize::MAX))
+    }
+
+    /// Runs a story to its end, or to the crash.
+    fn run<T>(&self, story: impl Future<Output = T>) -> Option<T> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                told = story => Some(told),
+                () = self.crash.reached.notified() => None,
+            }
+        })
+    }
+
+    fn kill(self) {
+        self.runtime.shutdown_timeout(Duration::from_secs(5));
+    }
+
+    fn settle(&self) -> Vec<Arc<Sandbox>> {
+        self.runtime.block_on(async {
+            let mut left = Vec::new();
+            for sandbox in self.engine.all() {
+                if sandbox.settled().await {
+                    left.push(sandbox);
+                }
+            }
+            left
+        })
+    }
+}
+
+/// A host whose fakes run on a runtime of their own.
+struct Stage {
+    host: Arc<FakeHost>,
+    _tasks: tokio::runtime::Runtime,
+}
+
+impl Stage {
+    fn set() -> Self {
+        let tasks = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        Self {
+            host: FakeHost::new(tasks.handle().clone()),
+            _tasks: tasks,
+        }
+    }
+
+    /// Nothing runs, lies about or is remembered that the others don't know of.
+    fn check(&self, server: &Server, at: &str) {
+        let sandboxes = server.settle();
+        let mut known = Vec::new();
+        for sandbox in &sandboxes {
+            let record = sandbox.record();
+            let lives = self.host.live().contains(&record.id);
+            match record.desired {
+                Desired::Running => assert!(lives, "{at}: {record:?} has no runtime"),
+                Desired::Released => assert!(!lives, "{at}: {record:?} still runs"),
+                Desired::Deleted => panic!("{at}: {record:?} is left"),
+            }
+            known.push(record.id.clone());
+        }
+        known.sort();
+        assert_eq!(self.host.disks(), known, "{at}: disks");
+        for live in self.host.live() {
+            assert!(known.contains(&live), "{at}: {live} is an orphan");
+        }
+    }
+}
+
+fn new_sandbox() -> NewSandbox {
+    NewSandbox {
+        owner: Owner::parse("acme").unwrap(),
+        template: "default".to_owned(),
+        config: SandboxConfig {
+            env_vars: BTreeMap::from([("A".to_owned(), "1".to_owned())]),
+            ..SandboxConfig::default()
+        },
+    }
+}
+
+/// Kills the server at every step of a story, starts another, and looks for what is left over.
+fn killed_at_every_step<T, F: Future<Output = T>>(story: impl Fn(Engine) -> F) -> usize {
+    for step in 0..1000 {
+        let stage = Stage::set();
+        let first = Server::start(&stage.host, Crash::at(step));
+        let told = first.run(story(first.engine.clone())).is_some();
+        first.kill();
+        let second = Server::sound(&stage.host);
+        stage.check(&second, &format!("killed at step {step}"));
+        // Whatever was left can be removed.
+        for sandbox in second.settle() {
+            second.runtime.block_on(sandbox.delete()).unwrap();
+        }
+        stage.check(&second, &format!("removed after step {step}"));
+        assert_eq!(stage.host.disks(), vec![]);
+        second.kill();
+        if told {
+            return step;
+        }
+    }
+    panic!("the story never ends");
+}
+
+#[test]
+fn a_server_killed_while_it_creates_leaves_no_orphan() {
+    let steps = killed_at_every_step(|engine| async move {
+        engine.create(new_sandbox()).await.unwrap();
+    });
+    assert!(steps >= 9, "{steps} steps");
+}
+
+#[test]
+fn a_server_killed_while_it_deletes_leaves_no_trace() {
+    let steps = killed_at_every_step(|engine| async move {
+        let sandbox = engine.create(new_sandbox()).await.unwrap();
+        sandbox.delete().await.unwrap();
+    });
+    assert!(steps >= 17, "{steps} steps");
+}
+
+#[test]
+fn a_server_killed_while_it_pauses_and_resumes_loses_no_sandbox() {
+    let steps = killed_at_every_step(|engine| async move {
+        let sandbox = engine.create(new_sandbox()).await.unwrap();
+        sandbox.pause().await.unwrap();
+        sandbox.resume().await.unwrap();
+    });
+    assert!(steps >= 21, "{steps} steps");
+}
+
+#[test]
+fn a_running_sandbox_is_taken_over_with_its_generation() {
+    let stage = Stage::set();
+    let first = Server::sound(&stage.host);
+    let sandbox = first
+        .run(first.engine.create(new_sandbox()))
+        .unwrap()
+        .unwrap();
+    let id = sandbox.record().id.clone();
+    first.kill();
+    let second = Server::sound(&stage.host);
+    let sandbox = second.settle().pop().unwrap();
+    assert_eq!(sandbox.record().observed, Observed::Running);
+    assert_eq!(sandbox.record().generation, Generation::FIRST);
+    assert_eq!(stage.host.starts(), vec![(id.clone(), Generation::FIRST)]);
+    assert_eq!(stage.host.agent(&id).unwrap().env()["A"], "1");
+    second.kill();
+}
+
+#[test]
+fn generations_rise_by_one_with_each_resume() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        for generation in 1..4 {
+            let record = sandbox.record();
+            assert_eq!(record.generation, Generation(generation));
+            assert_eq!(record.observed, Observed::Running);
+            sandbox.pause().await.unwrap();
+            assert_eq!(sandbox.record().observed, Observed::Released);
+            assert_eq!(stage.host.live(), vec![]);
+            // A second pause changes nothing, a second resume neither.
+            sandbox.pause().await.unwrap();
+            sandbox.resume().await.unwrap();
+            sandbox.resume().await.unwrap();
+        }
+    });
+    server.kill();
+}
+
+#[test]
+fn a_runtime_that_died_is_replaced_at_once() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        let id = sandbox.record().id.clone();
+        stage.host.kill(&id);
+        sandbox.reaches(Generation(2), Observed::Running).await;
+        // And so is one that died while no server looked.
+    });
+    let id = server.settle()[0].record().id.clone();
+    server.kill();
+    stage.host.kill(&id);
+    let server = Server::sound(&stage.host);
+    let sandbox = server.settle().pop().unwrap();
+    assert_eq!(sandbox.record().generation, Generation(3));
+    stage.check(&server, "after the death");
+    server.kill();
+}
+
+#[test]
+fn a_call_wakes_a_sandbox_unless_it_may_not() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        sandbox.pause().await.unwrap();
+        // Reading never wakes.
+        assert_eq!(sandbox.list().await.unwrap(), vec![]);
+        assert_eq!(sandbox.record().observed, Observed::Released);
+        sandbox.call(Request::Health).await.unwrap();
+        assert_eq!(sandbox.record().generation, Generation(2));
+
+        let change = ConfigChange {
+            auto_resume: Some(false),
+            ..ConfigChange::default()
+        };
+        sandbox.configure(change).await.unwrap();
+        sandbox.call(Request::Health).await.unwrap();
+        sandbox.pause().await.unwrap();
+        let refused = sandbox.call(Request::Health).await.unwrap_err();
+        assert!(
+            matches!(refused, CallError::Unavailable { .. }),
+            "{refused:?}"
+        );
+        assert_eq!(sandbox.record().observed, Observed::Released);
+        sandbox.resume().await.unwrap();
+        sandbox.call(Request::Health).await.unwrap();
+    });
+    server.kill();
+}
+
+#[test]
+fn a_hundred_calls_at_once_wake_a_sandbox_once() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        sandbox.pause().await.unwrap();
+        let calls = (0..100).map(|_| sandbox.call(Request::Health));
+        for answer in futures_util::future::join_all(calls).await {
+            answer.unwrap();
+        }
+        assert_eq!(sandbox.record().generation, Generation(2));
+        assert_eq!(stage.host.starts().len(), 2);
+    });
+    server.kill();
+}
+
+#[test]
+fn a_sandbox_that_does_not_start_leaves_no_trace() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        stage.host.fail_starts(1);
+        let error = server.engine.create(new_sandbox()).await.unwrap_err();
+        assert!(matches!(error, CallError::ResumeFailed { .. }), "{error:?}");
+    });
+    stage.check(&server, "after the failure");
+    assert_eq!(stage.host.disks(), vec![]);
+    server.kill();
+}
+
+#[test]
+fn a_wake_that_fails_is_told_and_the_next_one_tries_again() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        sandbox.pause().await.unwrap();
+        stage.host.fail_starts(1);
+        let error = sandbox.call(Request::Health).await.unwrap_err();
+        assert!(matches!(error, CallError::ResumeFailed { .. }), "{error:?}");
+        assert_eq!(sandbox.record().observed, Observed::Failed);
+        sandbox.call(Request::Health).await.unwrap();
+        assert_eq!(sandbox.record().observed, Observed::Running);
+    });
+    server.kill();
+}
+
+#[test]
+fn ttl_pauses_and_hard_ttl_deletes() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let mut new = new_sandbox();
+        new.config.ttl = Some(1);
+        let sandbox = server.engine.create(new).await.unwrap();
+        let due = sandbox.record().expires_at.unwrap();
+        sandbox.reaches(Generation::FIRST, Observed::Released).await;
+        let late = clock::now().since(due);
+        assert!(
+            clock::now() >= due && late < Duration::from_millis(900),
+            "{late:?}"
+        );
+        assert_eq!(stage.host.live(), vec![]);
+        // Resumed, its time counts anew (case I8).
+        sandbox.resume().await.unwrap();
+        assert!(sandbox.record().expires_at.unwrap() > due);
+
+        let change = ConfigChange {
+            ttl: Some(0),
+            hard_ttl: Some(1),
+            ..ConfigChange::default()
+        };
+        sandbox.configure(change).await.unwrap();
+        assert_eq!(sandbox.record().expires_at, None);
+        assert!(!sandbox.settled_gone().await);
+    });
+    assert_eq!(stage.host.disks(), vec![]);
+    assert_eq!(stage.host.live(), vec![]);
+    server.kill();
+}
+
+#[test]
+fn a_tenant_has_as_many_as_it_may_and_sees_its_own_only() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let first = server.engine.create(new_sandbox()).await.unwrap();
+        for _ in 0..3 {
+            server.engine.create(new_sandbox()).await.unwrap();
+        }
+        let error = server.engine.create(new_sandbox()).await.unwrap_err();
+        assert!(
+            matches!(error, CallError::QuotaExceeded { .. }),
+            "{error:?}"
+        );
+        let id = first.record().id.clone();
+        server.engine.get("acme", &id).unwrap();
+        assert_eq!(
+            server.engine.get("other", &id).unwrap_err(),
+            CallError::NoSandbox
+        );
+        first.delete().await.unwrap();
+        assert_eq!(
+            server.engine.get("acme", &id).unwrap_err(),
+            CallError::NoSandbox
+        );
+        assert_eq!(first.delete().await.unwrap_err(), CallError::NoSandbox);
+        server.engine.create(new_sandbox()).await.unwrap();
+    });
+    server.kill();
+}
