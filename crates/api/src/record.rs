@@ -9,6 +9,9 @@ use outlive_core::event::{Body, Stream};
 /// Kind of output records.
 pub const KIND_OUTPUT: u8 = 6;
 
+/// Kind of the record that begins an attempt.
+pub const KIND_ATTEMPT_STARTING: u8 = 3;
+
 /// Kind of the record that ends an attempt.
 pub const KIND_ATTEMPT_EXITED: u8 = 11;
 
@@ -18,7 +21,7 @@ pub const fn kind(body: &Body) -> u8 {
         Body::SessionCreated(_) => 0,
         Body::SessionUpdated(_) => 1,
         Body::DesiredState(_) => 2,
-        Body::AttemptStarting(_) => 3,
+        Body::AttemptStarting(_) => KIND_ATTEMPT_STARTING,
         Body::AttemptStarted { .. } => 4,
         Body::SessionReady => 5,
         Body::Output { .. } => KIND_OUTPUT,
@@ -44,7 +47,7 @@ pub fn kinds_of(event_type: &str) -> &'static [u8] {
         "session.created" => &[0],
         "session.updated" => &[1],
         "session.desired_state" => &[2],
-        "attempt.starting" => &[3],
+        "attempt.starting" => &[KIND_ATTEMPT_STARTING],
         "attempt.started" => &[4],
         "session.ready" => &[5],
         "output" => &[KIND_OUTPUT],

@@ -107,3 +107,49 @@ pub(crate) const WAKES_MAX: u32 = 3;
 
 /// How long a client may take nothing of what it asked for.
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(30);
+
+/// Attachments of one session: streams, WebSockets and pages.
+pub(crate) const ATTACHMENTS_MAX: usize = 1024;
+
+/// A follower this many events behind reads the journal by itself.
+pub(crate) const FEED_BEHIND_EVENTS_MAX: u64 = 256;
+
+/// Payload that is encoded at once for all followers at the tail, about.
+pub(crate) const FEED_CHUNK_BYTES: usize = 64 * 1024;
+
+/// Encoded events that a session keeps for its followers, for each format.
+pub(crate) const FEED_RING_BYTES_MAX: usize = 256 * 1024;
+
+/// Payload that one follower or page reads at once, about.
+pub(crate) const REPLAY_CHUNK_BYTES: usize = 256 * 1024;
+
+/// A silent stream says that it is alive this often.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// A WebSocket's client is asked this often whether it is there.
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(15);
+
+/// A WebSocket's client that was not heard of for this long is gone.
+pub(crate) const PONG_MAX: Duration = Duration::from_secs(45);
+
+/// How long the rest of a frame and the close frame may take to reach a client that was too slow.
+pub(crate) const LINGER_MAX: Duration = Duration::from_mins(1);
+
+/// How long a WebSocket's client may take to close its side.
+pub(crate) const CLOSE_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Between the answer to a handshake and the first frame: clients that begin to listen only when
+/// the socket is open lose what comes together with the answer.
+pub(crate) const FIRST_FRAME_DELAY: Duration = Duration::from_millis(5);
+
+/// Longest message of a WebSocket's client: the largest input in base64, with room around it.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 6 * 1024 * 1024;
+
+/// Requests of one WebSocket that wait to be carried out.
+pub(crate) const WS_REQUESTS_MAX: usize = 16;
+
+/// Bytes of those requests together.
+pub(crate) const WS_REQUEST_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Answers and pongs of one WebSocket that wait to be written.
+pub(crate) const WS_COMMANDS_MAX: usize = 64;

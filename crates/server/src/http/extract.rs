@@ -111,6 +111,14 @@ fn too_large(code: ErrorCode) -> Failure {
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8], code: ErrorCode) -> Result<T, Failure> {
+    // Our shapes would also be read from arrays, field by field; no client means that.
+    if body
+        .trim_ascii_start()
+        .first()
+        .is_some_and(|byte| *byte == b'[')
+    {
+        return Err(ApiError::new(code, "invalid request body: not an object").into());
+    }
     serde_json::from_slice(body)
         .map_err(|error| ApiError::new(code, format!("invalid request body: {error}")).into())
 }

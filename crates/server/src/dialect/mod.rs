@@ -1,0 +1,3 @@
+//! The HTTP dialects: one engine, spoken to in several ways.
+
+pub mod supervised;

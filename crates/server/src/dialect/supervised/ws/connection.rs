@@ -1,0 +1,383 @@
+//! One open WebSocket.
+//!
+//! ```text
+//!  socket ─► read ──┬─ ping ───────────────────────► commands ─┐
+//!                   ├─ message ─► queue ─► work ─► answers ────┤
+//!                   └─ close, nonsense ─► closing ─────────────┤
+//!  socket ◄───────────────────────────── write ◄───────────────┴── follower: events
+//! ```
+//! All three run in one task and never wait for each other: pings are answered while a request is
+//! carried out and while a replay is sent, and requests are read during both.
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::{Bytes, BytesMut};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite},
+    sync::{Semaphore, mpsc, watch},
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    super::{
+        call::InSession,
+        feed::Slice,
+        follow::{End, Follower, Next},
+    },
+    frame::{Close, Message, Opcode, Reader, append_frame},
+    requests::{self, Asked},
+    writer::{WriteError, Writer},
+};
+use crate::limits::{
+    CLOSE_WAIT_MAX, FIRST_FRAME_DELAY, MESSAGE_BYTES_MAX, PING_INTERVAL, PONG_MAX, WS_COMMANDS_MAX,
+    WS_REQUEST_BYTES_MAX, WS_REQUESTS_MAX,
+};
+
+/// What a socket needs to be served.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) at: InSession,
+    pub(super) follower: Follower,
+    pub(super) stop: CancellationToken,
+}
+
+/// What the writer is given beside events.
+#[derive(Debug)]
+enum Command {
+    /// An answer to a request: a whole frame.
+    Answer(Vec<u8>),
+    /// A pong: a whole frame.
+    Pong(Vec<u8>),
+}
+
+/// What reader and writer both look at.
+#[derive(Debug)]
+struct Peer {
+    opened: Instant,
+    /// When something was last heard of it, milliseconds after `opened`.
+    heard_ms: AtomicU64,
+}
+
+impl Peer {
+    fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn heard(&self) {
+        self.heard_ms.store(self.elapsed_ms(), Ordering::Relaxed);
+    }
+
+    fn is_silent(&self) -> bool {
+        let silent_ms = self.elapsed_ms() - self.heard_ms.load(Ordering::Relaxed);
+        u128::from(silent_ms) >= PONG_MAX.as_millis()
+    }
+}
+
+impl Connection {
+    /// Serves it until it ends. `early` was read together with the handshake.
+    pub(super) async fn run(
+        self,
+        reader: impl AsyncRead + Unpin,
+        writer: impl AsyncWrite + Unpin,
+        early: Bytes,
+    ) {
+        let peer = Peer {
+            opened: Instant::now(),
+            heard_ms: AtomicU64::new(0),
+        };
+        let (commands, commands_in) = mpsc::channel(WS_COMMANDS_MAX);
+        let (requests, requests_in) = mpsc::channel(WS_REQUESTS_MAX);
+        let (closing, closing_in) = watch::channel(None);
+        let revoked = self.at.caller.revoked.clone();
+        let reading = Reading {
+            socket: reader,
+            peer: &peer,
+            commands: commands.clone(),
+            requests: Some(requests),
+            budget: Arc::new(Semaphore::new(WS_REQUEST_BYTES_MAX)),
+            closing,
+        };
+        let mut reading = pin!(reading.run(early));
+        let mut working = pin!(work(&self.at, requests_in, commands));
+        let writing = Writing {
+            socket: Writer::new(writer),
+            follower: self.follower,
+            peer: &peer,
+            commands: commands_in,
+            closing: closing_in,
+            stop: self.stop,
+            revoked,
+        };
+        let mut writing = pin!(writing.run());
+        let mut worked = false;
+        loop {
+            tokio::select! {
+                // The peer is gone: there is nobody to write to.
+                () = &mut reading => return,
+                () = &mut writing => break,
+                () = &mut working, if !worked => worked = true,
+            }
+        }
+        // It may still have to take the close frame; a socket that is dropped with unread bytes
+        // is reset, and the frame with it.
+        if timeout(CLOSE_WAIT_MAX, reading).await.is_err() {
+            tracing::debug!("a WebSocket's client did not close its side");
+        }
+    }
+}
+
+/// The reading side: ends when the peer is gone.
+struct Reading<'a, R> {
+    socket: R,
+    peer: &'a Peer,
+    commands: mpsc::Sender<Command>,
+    /// Nothing more is taken once the connection is closing.
+    requests: Option<mpsc::Sender<Asked>>,
+    /// Bounds the bytes of the requests that wait.
+    budget: Arc<Semaphore>,
+    closing: watch::Sender<Option<Close>>,
+}
+
+impl<R: AsyncRead + Unpin> Reading<'_, R> {
+    async fn run(mut self, early: Bytes) {
+        let mut buffer = BytesMut::from(early);
+        let mut frames = Reader::new(MESSAGE_BYTES_MAX);
+        loop {
+            while self.requests.is_some() {
+                match frames.next(&mut buffer) {
+                    Ok(Some(message)) => self.take(message).await,
+                    Ok(None) => break,
+                    Err(close) => self.close(close),
+                }
+            }
+            if self.requests.is_none() {
+                buffer.clear();
+            }
+            buffer.reserve(8 * 1024);
+            match self.socket.read_buf(&mut buffer).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => self.peer.heard(),
+            }
+        }
+    }
+
+    async fn take(&mut self, message: Message) {
+        match message {
+            Message::Pong => {}
+            Message::Ping(payload) => {
+                let mut frame = Vec::new();
+                append_frame(Opcode::Pong, &payload, &mut frame);
+                self.send(Command::Pong(frame)).await;
+            }
+            Message::Close => self.close(Close::new(Close::NORMAL, "")),
+            Message::Data(data) => match requests::read(data, &self.budget).await {
+                Ok(asked) => {
+                    if let Some(requests) = &self.requests
+                        && requests.send(asked).await.is_err()
+                    {
+                        self.requests = None; // The worker ended: so does the connection.
+                    }
+                }
+                Err(close) => self.close(close),
+            },
+        }
+    }
+
+    async fn send(&mut self, command: Command) {
+        if self.commands.send(command).await.is_err() {
+            self.requests = None; // The writer ended: nobody answers any more.
+        }
+    }
+
+    fn close(&mut self, close: Close) {
+        self.requests = None;
+        self.closing.send_replace(Some(close));
+    }
+}
+
+/// Carries requests out, one after the other.
+async fn work(
+    at: &InSession,
+    mut requests: mpsc::Receiver<Asked>,
+    commands: mpsc::Sender<Command>,
+) {
+    while let Some(asked) = requests.recv().await {
+        let answer = asked.answer(at).await;
+        if commands.send(Command::Answer(answer)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The writing side: ends with a close frame, or when the peer is gone.
+struct Writing<'a, W> {
+    socket: Writer<W>,
+    follower: Follower,
+    peer: &'a Peer,
+    commands: mpsc::Receiver<Command>,
+    closing: watch::Receiver<Option<Close>>,
+    stop: CancellationToken,
+    revoked: CancellationToken,
+}
+
+/// What the writer does next.
+enum Turn {
+    Events(Slice),
+    Command(Command),
+    Ping,
+    Close(Close),
+}
+
+/// How a turn ended the connection.
+enum Over {
+    Gone,
+    /// Close, after what is left of a frame.
+    Close(Close, Vec<u8>),
+}
+
+impl<W: AsyncWrite + Unpin> Writing<'_, W> {
+    async fn run(mut self) {
+        // Some clients lose what comes in one read with the answer to their handshake.
+        sleep(FIRST_FRAME_DELAY).await;
+        let mut pings = interval(PING_INTERVAL);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        pings.reset();
+        let over = loop {
+            let turn = self.turn(&mut pings).await;
+            if let Err(over) = self.perform(turn).await {
+                break over;
+            }
+        };
+        let Over::Close(close, rest) = over else {
+            return;
+        };
+        // What is shared with others is given back; only the goodbye is left to do.
+        let Self {
+            mut socket,
+            follower,
+            ..
+        } = self;
+        drop(follower);
+        if let Err(error) = socket.close(&rest, &close).await {
+            tracing::debug!(%error, code = close.code, "a WebSocket ended without its close frame");
+        }
+    }
+
+    async fn turn(&mut self, pings: &mut tokio::time::Interval) -> Turn {
+        tokio::select! {
+            biased;
+            close = closed(&mut self.closing) => Turn::Close(close),
+            () = self.stop.cancelled() => Turn::Close(Close::new(Close::AWAY, "server going away")),
+            () = self.revoked.cancelled() => Turn::Close(Close::new(Close::POLICY, "key revoked")),
+            Some(command) = self.commands.recv() => Turn::Command(command),
+            _ = pings.tick() => Turn::Ping,
+            next = self.follower.next() => match next {
+                Next::Events(slice) => Turn::Events(slice),
+                Next::End(end) => Turn::Close(end.into()),
+            },
+        }
+    }
+
+    async fn perform(&mut self, turn: Turn) -> Result<(), Over> {
+        match turn {
+            Turn::Events(slice) => self.events(&slice).await,
+            Turn::Command(Command::Pong(frame)) => self.frame(&frame).await,
+            Turn::Command(Command::Answer(mut frames)) => {
+                // What an operation caused is journalled before its answer; show it first.
+                if let Some(slice) = self.follower.ready() {
+                    self.events(&slice).await?;
+                }
+                while let Ok(more) = self.commands.try_recv() {
+                    let (Command::Answer(frame) | Command::Pong(frame)) = more;
+                    frames.extend_from_slice(&frame);
+                }
+                self.frame(&frames).await
+            }
+            Turn::Ping if self.peer.is_silent() => {
+                let close = too_slow("no pong", self.sent());
+                Err(Over::Close(close, Vec::new()))
+            }
+            Turn::Ping => {
+                let mut frame = Vec::new();
+                append_frame(Opcode::Ping, b"", &mut frame);
+                self.frame(&frame).await
+            }
+            Turn::Close(close) => Err(Over::Close(close, Vec::new())),
+        }
+    }
+
+    async fn events(&mut self, slice: &Slice) -> Result<(), Over> {
+        let bytes = slice.bytes();
+        match self.socket.write(&bytes).await {
+            Ok(()) => Ok(()),
+            Err(WriteError::Gone) => Err(Over::Gone),
+            Err(WriteError::Stalled(written)) => {
+                // The frame that is half way out has to be finished before another may follow.
+                let (last, end) = slice
+                    .event_at(written)
+                    .unwrap_or_else(|| (slice.before(), written));
+                let rest = bytes.get(written..end).unwrap_or_default().to_vec();
+                let close = too_slow("too slow", last);
+                Err(Over::Close(close, rest))
+            }
+        }
+    }
+
+    /// Writes whole frames that are no events.
+    async fn frame(&mut self, frames: &[u8]) -> Result<(), Over> {
+        match self.socket.write(frames).await {
+            Ok(()) => Ok(()),
+            Err(WriteError::Gone) => Err(Over::Gone),
+            Err(WriteError::Stalled(written)) => {
+                let rest = frames.get(written..).unwrap_or_default().to_vec();
+                let close = too_slow("too slow", self.sent());
+                Err(Over::Close(close, rest))
+            }
+        }
+    }
+
+    /// The last event that was written in full.
+    const fn sent(&self) -> u64 {
+        self.follower.cursor()
+    }
+}
+
+fn too_slow(what: &str, last: u64) -> Close {
+    Close::new(Close::TRY_AGAIN, format!("{what}; last seq {last}"))
+}
+
+async fn closed(closing: &mut watch::Receiver<Option<Close>>) -> Close {
+    let close = match closing.wait_for(Option::is_some).await {
+        Ok(close) => close.clone(),
+        // The reading side ends the connection by itself when it ends.
+        Err(_) => None,
+    };
+    match close {
+        Some(close) => close,
+        None => std::future::pending().await,
+    }
+}
+
+impl From<End> for Close {
+    fn from(end: End) -> Self {
+        match end {
+            End::Deleted => Self::new(Self::NORMAL, "session deleted"),
+            End::Exited => Self::new(Self::NORMAL, "attempt exited"),
+            End::Expired { earliest } => Self::new(
+                Self::TRY_AGAIN,
+                format!("event cursor expired; earliest available sequence is {earliest}"),
+            ),
+            End::Failed(message) => {
+                tracing::warn!(message, "a journal can't be followed");
+                Self::new(Self::INTERNAL, "events can't be read")
+            }
+        }
+    }
+}
