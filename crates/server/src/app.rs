@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  request id ► panics ► ─┬─ /healthz /readyz /metadata            no key
-//!                         └─ key ► role ► rate ─┬─ /api/v1/sandboxes
+//!                         └─ key ► role ► rate ─┬─ /api/v1/sandboxes, …/sessions
 //!                                               └─ /v1/keys
 //! ```
 
@@ -25,6 +25,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
     auth::{Auth, require_key},
+    dialect::supervised::{self, Supervised},
     http::{
         reply::{Failure, ok},
         request_id::request_id,
@@ -34,12 +35,18 @@ use crate::{
 };
 
 /// All routes of a server.
-pub(crate) fn app(engine: Engine, auth: Arc<Auth>, keys: Keys) -> Router {
+pub(crate) fn app(
+    engine: Engine,
+    auth: Arc<Auth>,
+    keys: Keys,
+    supervised: Arc<Supervised>,
+) -> Router {
     let keyed = Router::new()
         .nest(
             "/api/v1/sandboxes",
             rest::router().with_state(engine.clone()),
         )
+        .merge(supervised::router(supervised))
         .nest("/v1/keys", keys::router().with_state(keys))
         .layer(from_fn_with_state(auth, require_key));
     Router::new()

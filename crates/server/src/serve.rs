@@ -18,6 +18,7 @@ use crate::{
     auth::{Auth, IssueError},
     config::Config,
     data::{DataDir, DataError},
+    dialect::supervised::Supervised,
     keys::Keys,
     limits::SHUTDOWN_MAX,
     listen::accept,
@@ -118,8 +119,14 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     let address = listener.local_addr()?;
     let expiring =
         tokio_util::task::AbortOnDropHandle::new(tasks.spawn(Arc::clone(&auth).expire()));
-    let app = app(engine, Arc::clone(&auth), Keys { auth, store });
     let connections = TaskTracker::new();
+    let supervised = Supervised::new(
+        Arc::new(engine.clone()),
+        Arc::default(),
+        stop.clone(),
+        connections.clone(),
+    );
+    let app = app(engine, Arc::clone(&auth), Keys { auth, store }, supervised);
     let accepting = accept(listener, app, stop.clone(), connections.clone());
     data.write_endpoint(&format!("http://{address}"))?;
     tracing::info!(%address, sandboxes = found, data = %data.path().display(), "serving");

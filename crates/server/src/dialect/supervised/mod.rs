@@ -78,7 +78,7 @@ pub fn routes() -> OpenApiRouter<Arc<Supervised>> {
         .routes(routes!(ws::attach))
 }
 
-/// The same as a plain router.
-pub fn router(supervised: Arc<Supervised>) -> Router {
+/// The same as a router that can be merged into any other.
+pub fn router<S: Clone + Send + Sync + 'static>(supervised: Arc<Supervised>) -> Router<S> {
     routes().split_for_parts().0.with_state(supervised)
 }
