@@ -56,7 +56,9 @@ pub fn main() -> anyhow::Result<()> {
 }
 
 async fn supervise(inherited: Inheritance) -> anyhow::Result<()> {
-    let state = std::env::current_dir().context("the state directory")?;
+    // The working directory is the state directory, and it is named by that alone: the directories
+    // above it may belong to somebody who lets no other user through.
+    let state = std::path::PathBuf::from(".");
     let (sandbox, generation) = (
         inherited.config.sandbox.clone(),
         inherited.config.generation,
