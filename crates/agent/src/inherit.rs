@@ -3,7 +3,7 @@
 
 use std::{io, os::fd::AsFd};
 
-use outlive_api::launch::{Isolation, LaunchConfig};
+use outlive_api::launch::{Isolation, LaunchConfig, RuntimeKind};
 
 use crate::{
     keeper::{ExitRecord, KEEPER_FD_ENV, KeeperClient, KeeperError, Kept},
@@ -85,6 +85,16 @@ impl Inheritance {
             cgroups,
             exits,
         })
+    }
+}
+
+impl Inheritance {
+    /// Whom attempts run as: the configured user, or nobody else than us.
+    pub fn user(&self) -> Option<(u32, u32)> {
+        match self.config.runtime {
+            RuntimeKind::Namespace => Some((self.config.user.uid, self.config.user.gid)),
+            RuntimeKind::Process => None,
+        }
     }
 }
 

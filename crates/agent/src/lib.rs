@@ -15,17 +15,20 @@
 
 mod clock;
 mod driver;
+pub mod face;
 mod figures;
 pub mod inherit;
 pub mod init;
 mod input;
 mod journal;
 pub mod keeper;
+pub mod launch;
 pub mod limits;
 mod link;
 mod log;
 mod machine;
 mod owner;
+pub mod probe;
 pub mod process;
 mod processes;
 mod receipts;

@@ -17,7 +17,7 @@ use super::wire::{ExitRecord, Label};
 use crate::sys;
 
 /// Name of the variable that tells a keeper where its state is.
-pub(crate) const HANDOVER_ENV: &str = "OUTLIVE_HANDOVER_FD";
+const HANDOVER_ENV: &str = "OUTLIVE_HANDOVER_FD";
 /// Version of this format. A keeper reads its own and older ones.
 const VERSION: u32 = 1;
 /// argv[0] of a keeper.

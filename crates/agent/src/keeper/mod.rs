@@ -23,8 +23,8 @@ mod store;
 mod wire;
 
 pub use client::{KeeperClient, KeeperError, Kept};
-pub(crate) use handover::{HANDOVER_ENV, sealed_copy, sealed_memory};
 pub use handover::{Handover, KEEPER_TITLE, Place, SupervisorHandover};
+pub(crate) use handover::{sealed_copy, sealed_memory};
 pub use run::{KEEPER_FD_ENV, SUPERVISOR_TITLE, main};
 pub use store::{RECORD_BYTES, decode_exits};
 pub use wire::{ExitRecord, KeeperStatus, Label};

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     limits::{
-        EXITS_BATCH_MAX, KEEPER_MESSAGE_BYTES_MAX, SUPERVISOR_BACKOFF_INITIAL,
+        AGENT_LOG_BYTES_MAX, EXITS_BATCH_MAX, KEEPER_MESSAGE_BYTES_MAX, SUPERVISOR_BACKOFF_INITIAL,
         SUPERVISOR_BACKOFF_MAX, UPGRADE_CRASHES_MAX,
     },
     sys::{self, Ended, Forked, Reap, WaitFor, wait_ended},
@@ -241,6 +241,7 @@ impl Keeper {
 
     fn supervisor_ended(&mut self, ended: &Ended) {
         let ready = self.supervisor.take().is_some_and(|s| s.ready);
+        bound_log();
         if self.leaving {
             self.kill_workload();
             self.over = true;
@@ -443,6 +444,20 @@ impl Keeper {
             self.exe = sealed_copy(self.exe.as_fd())?;
         }
         Ok(())
+    }
+}
+
+/// Empties `agent.log` when supervisors that end again and again have filled it.
+fn bound_log() {
+    let log = rustix::stdio::stderr();
+    let full = rustix::fs::fstat(log).is_ok_and(|stat| {
+        rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile
+            && u64::try_from(stat.st_size).unwrap_or(0) > AGENT_LOG_BYTES_MAX
+    });
+    if full {
+        match rustix::fs::ftruncate(log, 0) {
+            Ok(()) | Err(_) => {} // Then it grows; there is no other place to say so.
+        }
     }
 }
 

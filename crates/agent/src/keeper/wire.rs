@@ -34,7 +34,7 @@ pub struct Label {
 
 /// The supervisor's side.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub enum Ask {
+pub(super) enum Ask {
     /// Keep these; as many descriptors come along. All or none. Answer: `Done`.
     #[n(0)]
     Put(#[n(0)] Vec<Label>),
@@ -74,7 +74,7 @@ pub enum Ask {
 
 /// The keeper's side.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub enum Answer {
+pub(super) enum Answer {
     /// It is done.
     #[n(0)]
     Done,

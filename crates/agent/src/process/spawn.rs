@@ -305,10 +305,10 @@ impl Spawner {
         std::thread::Builder::new()
             .name("spawner".to_owned())
             .spawn(move || {
-                let entered = match &inner {
+                let entered = cgroups.enter_thread().and_then(|()| match &inner {
                     Some(inner) => sys::setns(&inner.init, libc::CLONE_NEWPID),
                     None => Ok(()),
-                };
+                });
                 let failed = entered.is_err();
                 if ready.send(entered).is_err() || failed {
                     return;

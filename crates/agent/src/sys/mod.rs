@@ -176,6 +176,13 @@ pub fn setns(fd: impl AsFd, kinds: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives the calling process, which has one thread, a control-group namespace of its own.
+pub fn unshare_cgroup_namespace() -> io::Result<()> {
+    // SAFETY: no memory involved; nothing in this program counts on the old namespace.
+    check(unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_NEWCGROUP) })?;
+    Ok(())
+}
+
 /// Shows a detached mount through the ids of a user namespace.
 pub fn idmap_mount(mount: BorrowedFd<'_>, userns: BorrowedFd<'_>) -> io::Result<()> {
     let attr = libc::mount_attr {
@@ -328,9 +335,8 @@ fn decode_status(code: libc::c_int, status: libc::c_int) -> ExitStatus {
 struct PidfdInfo {
     mask: u64,
     cgroup_id: u64,
-    ids: [u32; 12],
+    ids: [u32; 11],
     exit_code: i32,
-    tail: [u32; 3],
 }
 
 const PIDFD_INFO_EXIT: u64 = 1 << 3;
@@ -561,4 +567,30 @@ pub fn block_signals() -> io::Result<()> {
 pub unsafe fn close_all_fds() {
     // SAFETY: close_range touches no memory; the rest is the caller's promise.
     unsafe { libc::syscall(libc::SYS_close_range, 0_u32, u32::MAX, 0_u32) };
+}
+
+/// Starts the loopback device of our network namespace.
+pub fn loopback_up() -> io::Result<()> {
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // SAFETY: ifreq is plain data for which all-zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = from.cast_signed();
+    }
+    let flags = libc::IFF_UP | libc::IFF_RUNNING;
+    request.ifr_ifru.ifru_flags = i16::try_from(flags).map_err(io::Error::other)?;
+    // SAFETY: the request is an ifreq with its name and flags set, as SIOCSIFFLAGS wants.
+    check(libc::c_long::from(unsafe {
+        libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCSIFFLAGS,
+            ptr::from_ref(&request),
+        )
+    }))?;
+    Ok(())
 }

@@ -244,7 +244,12 @@ impl Worker {
 
 fn nap(span: Duration) {
     if let Ok(span) = Timespec::try_from(span) {
-        rustix::thread::nanosleep(&span);
+        match rustix::thread::nanosleep(&span) {
+            // A signal only cuts the wait short.
+            rustix::thread::NanosleepRelativeResult::Ok
+            | rustix::thread::NanosleepRelativeResult::Interrupted(_)
+            | rustix::thread::NanosleepRelativeResult::Err(_) => {}
+        }
     }
 }
 

@@ -1,0 +1,441 @@
+//! The sandbox's control groups, made on the host and handed down as descriptors.
+//!
+//! ```text
+//!   cgroup2 (with or without controllers)      version 1 controller, one folder each
+//!     BASE/outlive/SANDBOX/agent                 BASE/outlive/SANDBOX
+//!     BASE/outlive/SANDBOX/work/SESSION.N
+//! ```
+//!
+//! BASE is our own group in that hierarchy, so a limit on us holds for our sandboxes. On
+//! version 1 nothing is moved: the spawner thread enters the folder once and its children are
+//! born there. Where BASE was is written down in the sandbox's directory, since the one who
+//! sweeps later may stand elsewhere.
+
+use std::{
+    io::Read,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+use outlive_api::launch::{LaunchConfig, Limits, RuntimeKind};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Gid, Mode, OFlags, Uid, chownat, fchown, mkdirat, open},
+};
+
+use super::step::{Fail, Step, failure};
+use crate::process::cgroup::{
+    self, WORKLOAD_CPU, WORKLOAD_MEMORY, WORKLOAD_PIDS, WORKLOAD_UNIFIED, kill_dir, open_dir,
+    remove_below, remove_dir, write_file,
+};
+
+/// Our folder below BASE.
+const FOLDER: &str = "outlive";
+/// Where the places of a sandbox's groups are written down, in its directory.
+const PLACES: &str = "cgroups";
+/// How long killed processes may take to be gone.
+const SWEEP_MAX: Duration = Duration::from_secs(10);
+
+/// One hierarchy of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hierarchy {
+    /// `""` for cgroup2, else the controller.
+    pub(crate) controller: String,
+    /// Our own group in it, as a path.
+    pub(crate) base: String,
+}
+
+/// The controllers of version 1 that we use.
+const CONTROLLERS: &[&str] = &["memory", "pids", "cpu"];
+
+/// Finds every hierarchy that we can use, from what the kernel says about mounts and us.
+pub(crate) fn discover() -> Vec<Hierarchy> {
+    let read = |path: &str| {
+        let mut text = String::new();
+        std::fs::File::open(path)
+            .and_then(|mut file| file.read_to_string(&mut text))
+            .map_or(String::new(), |_| text)
+    };
+    discover_in(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+}
+
+fn discover_in(mounts: &str, groups: &str) -> Vec<Hierarchy> {
+    let mut found: Vec<Hierarchy> = Vec::new();
+    for line in mounts.lines() {
+        let Some((left, right)) = line.split_once(" - ") else {
+            continue;
+        };
+        let left: Vec<&str> = left.split(' ').collect();
+        let right: Vec<&str> = right.split(' ').collect();
+        let ([_, _, _, root, mount, ..], [kind, _, options, ..]) =
+            (left.as_slice(), right.as_slice())
+        else {
+            continue;
+        };
+        let controllers: Vec<&str> = match *kind {
+            "cgroup2" => vec![""],
+            "cgroup" => options
+                .split(',')
+                .filter(|option| CONTROLLERS.contains(option))
+                .collect(),
+            _ => continue,
+        };
+        for controller in controllers {
+            let known = found.iter().any(|h| h.controller == controller);
+            if let (false, Some(base)) = (known, base(groups, controller, root, mount)) {
+                found.push(Hierarchy {
+                    controller: controller.to_owned(),
+                    base,
+                });
+            }
+        }
+    }
+    found
+}
+
+/// The path of our own group below a mount that shows the hierarchy from `root` on.
+fn base(groups: &str, controller: &str, root: &str, mount: &str) -> Option<String> {
+    let own = groups.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (_, names, path) = (fields.next()?, fields.next()?, fields.next()?);
+        names
+            .split(',')
+            .any(|name| name == controller)
+            .then_some(path)
+    })?;
+    let below = match root {
+        "/" => own,
+        _ => own.strip_prefix(root)?,
+    };
+    // A group outside what this namespace shows.
+    if below.starts_with("/..") {
+        return None;
+    }
+    Some(format!("{mount}{}", below.trim_end_matches('/')))
+}
+
+/// The groups of a sandbox.
+#[derive(Debug, Default)]
+pub(super) struct Cgroups {
+    agent: Option<OwnedFd>,
+    sandbox: Option<OwnedFd>,
+    workload: Option<OwnedFd>,
+    folders: Vec<(&'static str, OwnedFd)>,
+    off: Vec<String>,
+}
+
+impl Cgroups {
+    /// Makes them. A limit that was asked for and can't be enforced is an error; everything
+    /// else that is missing is only told.
+    pub(super) fn make(config: &LaunchConfig) -> Step<Self> {
+        let owner = match (config.runtime, config.ids) {
+            (RuntimeKind::Namespace, Some(ids)) => Some(ids.first),
+            _ => None,
+        };
+        let hierarchies = discover();
+        let mut groups = Self::default();
+        let mut places = String::new();
+        match hierarchies.iter().find(|h| h.controller.is_empty()) {
+            Some(unified) => match groups.make_unified(unified, config, owner) {
+                Ok(()) => places.push_str(&format!("{}\n", unified.base)),
+                Err(e) => groups.off.push(format!(
+                    "control group: {e}; kill and stop reach sessions and process groups only"
+                )),
+            },
+            None => groups
+                .off
+                .push("control group: no cgroup2 mount; no freeze, no kill as a whole".to_owned()),
+        }
+        groups.limit(&hierarchies, config, owner, &mut places)?;
+        write_places(config, &places)?;
+        Ok(groups)
+    }
+
+    fn make_unified(
+        &mut self,
+        unified: &Hierarchy,
+        config: &LaunchConfig,
+        owner: Option<u32>,
+    ) -> std::io::Result<()> {
+        let sandbox = make_folder(unified, config)?;
+        let agent = make_group(sandbox.as_fd(), "agent")?;
+        let workload = make_group(sandbox.as_fd(), "work")?;
+        for group in [&sandbox, &agent, &workload] {
+            own(
+                group.as_fd(),
+                owner,
+                &[
+                    "cgroup.procs",
+                    "cgroup.threads",
+                    "cgroup.subtree_control",
+                    "cgroup.kill",
+                    "cgroup.freeze",
+                ],
+            )?;
+        }
+        self.agent = Some(agent);
+        self.sandbox = Some(sandbox);
+        self.workload = Some(workload);
+        Ok(())
+    }
+
+    fn limit(
+        &mut self,
+        hierarchies: &[Hierarchy],
+        config: &LaunchConfig,
+        owner: Option<u32>,
+        places: &mut String,
+    ) -> Step<()> {
+        for limit in wanted(config.limits) {
+            let v1 = hierarchies
+                .iter()
+                .find(|h| h.controller == limit.controller);
+            let step = format!("limiting {}", limit.controller);
+            match v1 {
+                Some(hierarchy) => {
+                    let folder = make_folder(hierarchy, config).step(&step)?;
+                    for (file, value) in &limit.v1 {
+                        write_file(folder.as_fd(), file, value.as_bytes()).step(&step)?;
+                    }
+                    own(folder.as_fd(), owner, &["tasks", "cgroup.procs"]).step(&step)?;
+                    places.push_str(&format!("{}\n", hierarchy.base));
+                    self.folders.push((limit.name, folder));
+                }
+                None => self.limit_unified(&limit).step(&step)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn limit_unified(&self, limit: &Limit) -> std::io::Result<()> {
+        let (Some(sandbox), Some(workload)) = (&self.sandbox, &self.workload) else {
+            return Err(std::io::Error::from_raw_os_error(libc::ENODEV));
+        };
+        let enable = format!("+{}", limit.controller);
+        // From the top down; a folder with processes of its own refuses (EBUSY).
+        for above in ["../../", "../", ""] {
+            write_file(
+                sandbox.as_fd(),
+                &format!("{above}cgroup.subtree_control"),
+                enable.as_bytes(),
+            )?;
+        }
+        write_file(workload.as_fd(), limit.v2.0, limit.v2.1.as_bytes())
+    }
+
+    /// The group in which the agent starts.
+    pub(super) fn agent(&self) -> Option<BorrowedFd<'_>> {
+        self.agent.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The group of agent and workload together.
+    pub(super) fn sandbox(&self) -> Option<BorrowedFd<'_>> {
+        self.sandbox.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What the keeper keeps, by name.
+    pub(super) fn kept(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
+        let workload = self.workload.as_ref();
+        workload
+            .map(|fd| (WORKLOAD_UNIFIED, fd.as_fd()))
+            .into_iter()
+            .chain(self.folders.iter().map(|(name, fd)| (*name, fd.as_fd())))
+            .collect()
+    }
+
+    /// What is off, in sentences.
+    pub(super) fn off(&self) -> &[String] {
+        &self.off
+    }
+}
+
+/// One limit, as each version writes it.
+struct Limit {
+    controller: &'static str,
+    name: &'static str,
+    v1: Vec<(&'static str, String)>,
+    v2: (&'static str, String),
+}
+
+fn wanted(limits: Limits) -> Vec<Limit> {
+    let mut wanted = Vec::new();
+    if let Some(bytes) = limits.memory_bytes_max {
+        wanted.push(Limit {
+            controller: "memory",
+            name: WORKLOAD_MEMORY,
+            v1: vec![("memory.limit_in_bytes", bytes.to_string())],
+            v2: ("memory.max", bytes.to_string()),
+        });
+    }
+    if let Some(count) = limits.pids_max {
+        wanted.push(Limit {
+            controller: "pids",
+            name: WORKLOAD_PIDS,
+            v1: vec![("pids.max", count.to_string())],
+            v2: ("pids.max", count.to_string()),
+        });
+    }
+    if let Some(millis) = limits.cpu_millis_max {
+        let quota = u64::from(millis) * 100;
+        wanted.push(Limit {
+            controller: "cpu",
+            name: WORKLOAD_CPU,
+            v1: vec![
+                ("cpu.cfs_period_us", "100000".to_owned()),
+                ("cpu.cfs_quota_us", quota.to_string()),
+            ],
+            v2: ("cpu.max", format!("{quota} 100000")),
+        });
+    }
+    wanted
+}
+
+fn make_folder(hierarchy: &Hierarchy, config: &LaunchConfig) -> std::io::Result<OwnedFd> {
+    let base = open(
+        hierarchy.base.as_str(),
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let folder = make_group(base.as_fd(), FOLDER)?;
+    make_group(folder.as_fd(), config.sandbox.as_str())
+}
+
+fn make_group(parent: BorrowedFd<'_>, name: &str) -> std::io::Result<OwnedFd> {
+    match mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    open_dir(parent, name)
+}
+
+/// Gives a group to the agent; files that this kernel doesn't have are left out.
+fn own(group: BorrowedFd<'_>, owner: Option<u32>, files: &[&str]) -> std::io::Result<()> {
+    let Some(owner) = owner else { return Ok(()) };
+    let (uid, gid) = (Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)));
+    fchown(group, uid, gid)?;
+    for file in files {
+        match chownat(group, *file, uid, gid, rustix::fs::AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+fn write_places(config: &LaunchConfig, places: &str) -> Step<()> {
+    std::fs::write(format!("{}/{PLACES}", config.directory), places)
+        .step("writing down the control groups")
+}
+
+/// Kills what is left of a sandbox, waits until it is gone, and removes its groups.
+pub(super) fn sweep(config: &LaunchConfig) -> Step<()> {
+    let path = format!("{}/{PLACES}", config.directory);
+    let places = match std::fs::read_to_string(&path) {
+        Ok(places) => places,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e).step("reading where the control groups are"),
+    };
+    // cgroup2 comes first: it kills, and then the others are empty.
+    for place in places.lines() {
+        let folder = format!("{place}/{FOLDER}");
+        let folder = match open(
+            folder.as_str(),
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        ) {
+            Ok(folder) => folder,
+            Err(rustix::io::Errno::NOENT) => continue,
+            Err(e) => return Err(e).step("opening the control groups"),
+        };
+        match open_dir(folder.as_fd(), config.sandbox.as_str()) {
+            Ok(group) => empty(group.as_fd())?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(e).step("opening the sandbox's control group"),
+        }
+        remove_dir(folder.as_fd(), config.sandbox.as_str())
+            .step("removing the sandbox's control group")?;
+    }
+    Ok(())
+}
+
+fn empty(group: BorrowedFd<'_>) -> Step<()> {
+    if cgroup::read_file(group, "cgroup.events").is_ok() {
+        kill_dir(group).step("killing what is left of the sandbox")?;
+        wait_until_empty(group)?;
+    }
+    remove_below(group).step("removing control groups")
+}
+
+fn wait_until_empty(group: BorrowedFd<'_>) -> Step<()> {
+    let step = "waiting until the sandbox's processes are gone";
+    let until = crate::sys::boot_clock() + SWEEP_MAX;
+    let events = open_events(group).step(step)?;
+    loop {
+        let text = cgroup::read_events(events.as_fd()).step(step)?;
+        if text.lines().any(|line| line == "populated 0") {
+            return Ok(());
+        }
+        let left = until.saturating_sub(crate::sys::boot_clock());
+        if left.is_zero() {
+            return Err(failure(step, "some are still there after 10 s"));
+        }
+        let mut fds = [PollFd::new(&events, PollFlags::PRI)];
+        match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e).step(step),
+        }
+    }
+}
+
+fn open_events(group: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
+    cgroup::open_file(group, "cgroup.events")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hybrid_machine_has_a_place_in_every_hierarchy() {
+        let mounts = "\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw";
+        let groups = "4:memory:/a/b\n1:cpu:/\n0::/";
+        let found: Vec<_> = discover_in(mounts, groups)
+            .into_iter()
+            .map(|h| (h.controller, h.base))
+            .collect();
+        let expected = [
+            ("cpu", "/sys/fs/cgroup/cpu"),
+            ("memory", "/sys/fs/cgroup/memory/a/b"),
+            ("", "/sys/fs/cgroup/unified"),
+        ]
+        .map(|(c, b)| (c.to_owned(), b.to_owned()));
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_service_of_a_unified_machine_builds_below_itself() {
+        let mounts = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate";
+        let found = discover_in(mounts, "0::/system.slice/outlive.service\n");
+        assert_eq!(
+            found.first().map(|h| h.base.as_str()),
+            Some("/sys/fs/cgroup/system.slice/outlive.service")
+        );
+    }
+
+    #[test]
+    fn a_mount_that_shows_only_a_part_is_used_for_that_part() {
+        let mounts = "30 23 0:26 /pod /sys/fs/cgroup rw - cgroup2 cgroup2 rw";
+        assert_eq!(
+            discover_in(mounts, "0::/pod/box\n"),
+            vec![Hierarchy {
+                controller: String::new(),
+                base: "/sys/fs/cgroup/box".to_owned(),
+            }]
+        );
+        assert_eq!(discover_in(mounts, "0::/elsewhere\n"), vec![]);
+    }
+}

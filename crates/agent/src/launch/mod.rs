@@ -1,0 +1,292 @@
+//! The launcher: makes what a sandbox needs of the kernel, becomes its keeper, and leaves.
+//!
+//! ```text
+//!   server ─ LaunchConfig ─► launch ─┬─ control groups, directories, image     (host, root)
+//!                                    ├─ fork into O ─┬─ W: the workload's user namespace
+//!                                    │               ├─ fork into P ─► root, exec sbx-init
+//!                                    │               └─ exec keeper (PID 1 of O)
+//!                                    ◄── "ready" ────── keeper, once its supervisor serves
+//!   server ◄─ LaunchOutcome ─────────┘
+//! ```
+//!
+//! **O** holds user, pid, mount, ipc, uts and network namespaces of the agent. **W** is a user
+//! namespace inside O's; **P** is a set of pid, mount, ipc and uts namespaces that *O* owns. So
+//! root of the workload (0 in W, 1 in O) has no power over anything of O: not over the agent's
+//! processes, not over the mounts and the network it lives in.
+//!
+//! One thread, no signals handled: everything here may fork.
+
+mod cgroups;
+mod disk;
+mod image;
+mod nested;
+mod plain;
+mod root;
+mod step;
+
+pub(crate) use cgroups::{Hierarchy, discover};
+pub(crate) use nested::user_namespace;
+
+use std::{
+    ffi::CString,
+    io::{Read, Write},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+use outlive_api::launch::{
+    Isolation, LaunchConfig, LaunchFailure, LaunchOutcome, Launched, RuntimeKind,
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Mode, OFlags, open},
+    pipe::{PipeFlags, pipe_with},
+};
+
+use self::step::{Fail, Step};
+use crate::{
+    keeper::{Handover, Label, sealed_copy, sealed_memory},
+    limits::{AGENT_LOG_BYTES_MAX, LAUNCH_READY_MAX},
+    sys,
+};
+
+/// Reads a [`LaunchConfig`], launches, writes a [`LaunchOutcome`].
+pub fn main() -> anyhow::Result<()> {
+    let config = read_config()?;
+    let outcome = match launch(&config) {
+        Ok(launched) => LaunchOutcome::Started(launched),
+        Err(failure) => LaunchOutcome::Failed(failure),
+    };
+    let bytes = minicbor::to_vec(&outcome)?;
+    std::io::stdout().write_all(&bytes)?;
+    Ok(())
+}
+
+/// Reads a [`LaunchConfig`] and removes what is left of that sandbox in the kernel: processes
+/// and control groups. Its files stay.
+pub fn sweep() -> anyhow::Result<()> {
+    let config = read_config()?;
+    cgroups::sweep(&config)?;
+    Ok(())
+}
+
+fn read_config() -> anyhow::Result<LaunchConfig> {
+    let mut bytes = Vec::new();
+    std::io::stdin().take(1 << 20).read_to_end(&mut bytes)?;
+    Ok(minicbor::decode(&bytes)?)
+}
+
+/// What both runtimes start a keeper from.
+struct Ground<'c> {
+    config: &'c LaunchConfig,
+    /// The state directory.
+    state: OwnedFd,
+    /// Executable of everything.
+    exe: OwnedFd,
+    /// The file of exit records.
+    exits: OwnedFd,
+    /// Where standard error goes.
+    log: OwnedFd,
+    /// Where standard input and output go.
+    null: OwnedFd,
+    cgroups: cgroups::Cgroups,
+    /// Write end of the pipe on which the launcher waits.
+    report: OwnedFd,
+}
+
+fn launch(config: &LaunchConfig) -> Step<Launched> {
+    cgroups::sweep(config)?;
+    let dirs = disk::prepare(config)?;
+    let (reports, report) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
+    let ground = Ground {
+        config,
+        exe: executable()?,
+        exits: disk::open_file(dirs.state.as_fd(), "exits", OFlags::APPEND | OFlags::TRUNC)?,
+        log: open_log(dirs.state.as_fd())?,
+        null: open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .step("opening /dev/null")?,
+        cgroups: cgroups::Cgroups::make(config)?,
+        state: dirs.state,
+        report,
+    };
+    let started = match config.runtime {
+        RuntimeKind::Namespace => nested::start(&ground, &dirs.sandbox)?,
+        RuntimeKind::Process => plain::start(&ground)?,
+    };
+    let state = ground
+        .state
+        .try_clone()
+        .step("keeping the state directory")?;
+    // Our copy of the write end: only the keeper's must be left.
+    drop(ground);
+    match wait_until_ready(&reports) {
+        Ok(()) => {}
+        Err(failure) => {
+            match sys::pidfd_signal(started.pidfd.as_fd(), 9) {
+                Ok(()) | Err(_) => {} // It is gone already, which is what we want.
+            }
+            cgroups::sweep(config)?;
+            return Err(failure);
+        }
+    }
+    let keeper_start_ticks =
+        sys::start_ticks(started.pid).step("reading the keeper's start time")?;
+    disk::write_small(
+        state.as_fd(),
+        "keeper.pid",
+        &format!("{} {keeper_start_ticks}\n", started.pid),
+    )?;
+    Ok(Launched {
+        keeper_pid: started.pid,
+        keeper_start_ticks,
+        isolation: started.isolation,
+    })
+}
+
+/// A keeper that was started.
+struct StartedKeeper {
+    pid: u32,
+    pidfd: OwnedFd,
+    isolation: Isolation,
+}
+
+/// This program, by a descriptor that the sandbox's agent may execute.
+fn executable() -> Step<OwnedFd> {
+    let exe = open(
+        "/proc/self/exe",
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .step("opening our executable")?;
+    let mode = rustix::fs::fstat(&exe)
+        .step("looking at our executable")?
+        .st_mode;
+    if mode & 0o005 == 0o005 {
+        Ok(exe)
+    } else {
+        sealed_copy(exe.as_fd()).step("copying our executable")
+    }
+}
+
+fn open_log(state: BorrowedFd<'_>) -> Step<OwnedFd> {
+    let log = disk::open_file(state, "agent.log", OFlags::APPEND)?;
+    let length = rustix::fs::fstat(&log).step("looking at the log")?.st_size;
+    if u64::try_from(length).unwrap_or(0) > AGENT_LOG_BYTES_MAX {
+        rustix::fs::ftruncate(&log, 0).step("emptying the log")?;
+    }
+    Ok(log)
+}
+
+/// Waits for `R` (ready), or `F` and a failure.
+fn wait_until_ready(reports: &OwnedFd) -> Step<()> {
+    let until = sys::boot_clock() + LAUNCH_READY_MAX;
+    let mut bytes = Vec::new();
+    loop {
+        let left = until.saturating_sub(sys::boot_clock());
+        if left.is_zero() {
+            return Err(step::failure("starting the agent", "not ready in time"));
+        }
+        if !wait_readable(reports, left)? {
+            continue;
+        }
+        let mut buffer = [0; 4096];
+        match rustix::io::read(reports, &mut buffer) {
+            Ok(0) => break,
+            Ok(n) => bytes.extend_from_slice(buffer.get(..n).unwrap_or_default()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e).step("waiting for the agent"),
+        }
+        if bytes.first() == Some(&b'R') {
+            return Ok(());
+        }
+    }
+    match bytes.split_first() {
+        Some((b'F', rest)) => Err(minicbor::decode::<LaunchFailure>(rest).unwrap_or_else(|_| {
+            step::failure("starting the agent", "failed, and its report was cut")
+        })),
+        _ => Err(step::failure(
+            "starting the agent",
+            "it ended before it was ready; see agent.log",
+        )),
+    }
+}
+
+fn wait_readable(fd: &OwnedFd, span: Duration) -> Step<bool> {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    let timeout = Timespec::try_from(span).ok();
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(n) => Ok(n > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(e) => Err(e).step("waiting for the agent"),
+    }
+}
+
+/// In a forked child: tells the launcher what failed, and ends.
+fn report_failure(report: BorrowedFd<'_>, failure: &LaunchFailure) -> ! {
+    let mut bytes = vec![b'F'];
+    match minicbor::encode(failure, &mut bytes) {
+        Ok(()) | Err(_) => {} // A report that can't be read says as much.
+    }
+    match rustix::io::write(report, &bytes) {
+        Ok(_) | Err(_) => {} // The launcher is gone; so are we.
+    }
+    sys::exit_now(1);
+}
+
+impl Ground<'_> {
+    /// Turns this process's streams and directory into a keeper's.
+    fn settle(&self) -> Step<()> {
+        rustix::process::setsid().step("leaving the session")?;
+        rustix::stdio::dup2_stdin(&self.null).step("leaving the terminal")?;
+        rustix::stdio::dup2_stdout(&self.null).step("leaving the terminal")?;
+        rustix::stdio::dup2_stderr(&self.log).step("leaving the terminal")?;
+        rustix::process::umask(Mode::from_raw_mode(0o077));
+        Ok(())
+    }
+
+    /// Completes a keeper's first state with what both runtimes put into its store, and becomes
+    /// the keeper.
+    fn become_keeper(
+        &self,
+        mut handover: Handover,
+        isolation: &Isolation,
+        kept: &[(&str, BorrowedFd<'_>)],
+    ) -> LaunchFailure {
+        let memory = |name: &str, bytes: Vec<u8>| sealed_memory(name, &bytes);
+        let config = minicbor::to_vec(self.config)
+            .map_err(std::io::Error::other)
+            .and_then(|bytes| memory("outlive-config", bytes));
+        let isolation = minicbor::to_vec(isolation)
+            .map_err(std::io::Error::other)
+            .and_then(|bytes| memory("outlive-isolation", bytes));
+        let (config, isolation) = match (config, isolation) {
+            (Ok(config), Ok(isolation)) => (config, isolation),
+            (Err(e), _) | (_, Err(e)) => {
+                return step::failure("writing down the configuration", &e.to_string());
+            }
+        };
+        let mut keep = |name: &str, fd: BorrowedFd<'_>| {
+            handover.kept.push((
+                Label {
+                    name: name.to_owned(),
+                    pid: 0,
+                    note: 0,
+                },
+                fd.as_raw_fd(),
+            ));
+        };
+        keep(crate::inherit::CONFIG, config.as_fd());
+        keep(crate::inherit::ISOLATION, isolation.as_fd());
+        for (name, fd) in self.cgroups.kept().into_iter().chain(kept.iter().copied()) {
+            keep(name, fd);
+        }
+        handover.ready = Some(self.report.as_raw_fd());
+        let error = handover.exec(self.exe.as_fd());
+        step::failure("becoming the keeper", &error.to_string())
+    }
+}
+
+/// C strings for an exec.
+fn c_string(text: &str) -> Step<CString> {
+    CString::new(text).map_err(|e| step::failure("making an argument", &e.to_string()))
+}

@@ -1,0 +1,318 @@
+//! The nested namespaces O, W and P; see the module above for the picture.
+
+use std::{
+    io::{Read, Write},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use outlive_api::launch::{IdRange, Image, Isolation, IsolationTier, LaunchFailure, NetworkMode};
+use rustix::{
+    fs::{CWD, Mode, OFlags, open},
+    mount::{MountPropagationFlags, OpenTreeFlags, mount_change, open_tree},
+    pipe::{PipeFlags, pipe_with},
+};
+
+use super::{
+    Ground, StartedKeeper, image, report_failure,
+    root::{self, RootPlan},
+    step::{Fail, Step, failure},
+};
+use crate::{
+    keeper::{Handover, Place},
+    process::{
+        cgroup::write_file,
+        spawn::{INNER_INIT, INNER_ROOT, INNER_USER},
+    },
+    sys::{self, Forked},
+};
+
+/// How many ids the workload has.
+const WORKLOAD_IDS: u32 = 65_536;
+
+/// Detached mounts that only the host's root can make.
+pub(super) struct Layers {
+    /// The sandbox's directory, for `upper` and `work`.
+    pub(super) disk: OwnedFd,
+    /// Root of the image.
+    pub(super) lower: OwnedFd,
+    /// `/usr` of the image `host`.
+    pub(super) usr: Option<OwnedFd>,
+}
+
+pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeeper> {
+    let config = ground.config;
+    let ids = config
+        .ids
+        .ok_or_else(|| failure("starting the agent", "no range of ids was given"))?;
+    let mut off = ground.cgroups.off().to_vec();
+    let layers = layers(ground, sandbox, ids, &mut off)?;
+    let isolation = Isolation {
+        tier: IsolationTier::Nested,
+        journal_protected: true,
+        off,
+    };
+    let mut kinds = libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS;
+    if config.network == NetworkMode::None {
+        kinds |= libc::CLONE_NEWNET;
+    }
+    let (go_read, go) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
+    match sys::fork_into(kinds, ground.cgroups.sandbox()).step("making the agent's namespaces")? {
+        Forked::Child => {
+            drop(go);
+            let failure = match outer(ground, &layers, &go_read, &isolation) {
+                Ok(never) => match never {},
+                Err(failure) => failure,
+            };
+            report_failure(ground.report.as_fd(), &failure)
+        }
+        Forked::Parent { pid, pidfd } => {
+            map_ids(pid, ids.first, IdRange::COUNT)?;
+            rustix::io::write(&go, b"g").step("letting the agent go on")?;
+            Ok(StartedKeeper {
+                pid,
+                pidfd,
+                isolation,
+            })
+        }
+    }
+}
+
+/// Writes both maps of a user namespace: its 0 is `first` out here.
+fn map_ids(pid: u32, first: u32, count: u32) -> Step<()> {
+    for map in ["uid_map", "gid_map"] {
+        let path = format!("/proc/{pid}/{map}");
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(format!("0 {first} {count}\n").as_bytes()))
+            .step(&format!("writing {map}"))?;
+    }
+    Ok(())
+}
+
+fn layers(
+    ground: &Ground<'_>,
+    sandbox: &OwnedFd,
+    ids: IdRange,
+    off: &mut Vec<String>,
+) -> Step<Layers> {
+    let config = ground.config;
+    let userns = user_namespace(ids.first + 1)?;
+    let disk = detach(sandbox.as_fd(), "", OpenTreeFlags::AT_EMPTY_PATH)?;
+    let (lower, usr) = match &config.image {
+        Image::Host => {
+            image::generate(sandbox.as_fd(), config)?;
+            let lower = detach(sandbox.as_fd(), "lower", OpenTreeFlags::empty())?;
+            let usr = detach(CWD, "/usr", OpenTreeFlags::empty())?;
+            (lower, Some(usr))
+        }
+        Image::Rootfs(path) => (detach(CWD, path, OpenTreeFlags::empty())?, None),
+    };
+    for (layer, what) in [(Some(&lower), "the image"), (usr.as_ref(), "/usr")] {
+        let Some(layer) = layer else { continue };
+        match sys::idmap_mount(layer.as_fd(), userns.as_fd()) {
+            Ok(()) => {}
+            Err(e) => off.push(format!(
+                "idmapped mount: {e}; files of {what} belong to nobody inside"
+            )),
+        }
+    }
+    Ok(Layers { disk, lower, usr })
+}
+
+fn detach(dir: BorrowedFd<'_>, path: &str, flags: OpenTreeFlags) -> Step<OwnedFd> {
+    open_tree(
+        dir,
+        path,
+        flags | OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
+    )
+    .step("detaching a part of the image")
+}
+
+/// A user namespace of this one whose 0 is `first` here, held by its descriptor alone.
+pub(crate) fn user_namespace(first: u32) -> Step<OwnedFd> {
+    let step = "making a user namespace";
+    let (gate, keep) = pipe_with(PipeFlags::CLOEXEC).step(step)?;
+    match sys::fork_into(libc::CLONE_NEWUSER, None).step(step)? {
+        Forked::Child => {
+            drop(keep);
+            // Ends when the parent has what it wants, or is gone.
+            match rustix::io::read(&gate, &mut [0; 1]) {
+                Ok(_) | Err(_) => sys::exit_now(0),
+            }
+        }
+        Forked::Parent { pid, pidfd } => {
+            let made = map_ids(pid, first, WORKLOAD_IDS).and_then(|()| {
+                open(
+                    format!("/proc/{pid}/ns/user"),
+                    OFlags::RDONLY | OFlags::CLOEXEC,
+                    Mode::empty(),
+                )
+                .step(step)
+            });
+            drop(keep);
+            rustix::process::waitid(
+                rustix::process::WaitId::PidFd(pidfd.as_fd()),
+                rustix::process::WaitIdOptions::EXITED,
+            )
+            .step(step)?;
+            made
+        }
+    }
+}
+
+/// In O, as its PID 1: makes the rest, then becomes the keeper.
+fn outer(
+    ground: &Ground<'_>,
+    layers: &Layers,
+    go: &OwnedFd,
+    isolation: &Isolation,
+) -> Step<std::convert::Infallible> {
+    let mut byte = [0; 1];
+    match rustix::io::read(go, &mut byte) {
+        Ok(1) => {}
+        Ok(_) => return Err(failure("starting the agent", "the launcher is gone")),
+        Err(e) => return Err(e).step("waiting for the launcher"),
+    }
+    approach_state(ground)?;
+    become_root()?;
+    enter_state(ground)?;
+    enter_cgroup(ground)?;
+    mount_change(
+        "/",
+        MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM,
+    )
+    .step("leaving the host's mounts")?;
+    root::mount_proc("/proc")?;
+    rustix::system::sethostname(ground.config.hostname.as_bytes()).step("naming the host")?;
+    if ground.config.network == NetworkMode::None {
+        prepare_network()?;
+    }
+    ground.settle()?;
+    let user = user_namespace(1)?;
+    let (init_pid, init) = start_init(ground, layers)?;
+    let root = open(
+        format!("/proc/{init_pid}/root"),
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .step("opening the workload's root")?;
+    let sandbox = ground.config.sandbox.to_string();
+    let mut handover = Handover::new(sandbox, Place::Init, &ground.exe, &ground.exits);
+    handover.init_pid = Some(init_pid);
+    Err(ground.become_keeper(
+        handover,
+        isolation,
+        &[
+            (INNER_INIT, init.as_fd()),
+            (INNER_USER, user.as_fd()),
+            (INNER_ROOT, root.as_fd()),
+        ],
+    ))
+}
+
+/// Enters the directory above the sandbox's, which may be closed to the agent, while we still
+/// are who we were on the host.
+///
+/// By path, not by descriptor: a descriptor leads into the host's mount namespace, where the
+/// agent's own directory would have no name.
+fn approach_state(ground: &Ground<'_>) -> Step<()> {
+    let above = Path::new(&ground.config.directory).parent();
+    rustix::process::chdir(above.unwrap_or(Path::new("/")))
+        .step("entering the directory above the sandbox's")
+}
+
+/// Goes on, as the agent, to whom the rest of the way belongs.
+fn enter_state(ground: &Ground<'_>) -> Step<()> {
+    let name = Path::new(&ground.config.directory)
+        .file_name()
+        .ok_or_else(|| failure("entering the state directory", "the directory has no name"))?;
+    rustix::process::chdir(Path::new(name).join("state")).step("entering the state directory")
+}
+
+/// Takes the ids of O's root, and keeps `/proc/self` ours: it is O's root that opens the maps
+/// of namespaces below.
+fn become_root() -> Step<()> {
+    let step = "becoming root of the agent's namespace";
+    rustix::thread::set_thread_groups(&[]).step(step)?;
+    let (uid, gid) = (rustix::fs::Uid::ROOT, rustix::fs::Gid::ROOT);
+    rustix::thread::set_thread_res_gid(gid, gid, gid).step(step)?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid).step(step)?;
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable).step(step)
+}
+
+/// We were born in the sandbox's group, so that it is the root of what our cgroup namespace
+/// shows; then we step aside into the agent's.
+fn enter_cgroup(ground: &Ground<'_>) -> Step<()> {
+    let Some(agent) = ground.cgroups.agent() else {
+        return Ok(());
+    };
+    let step = "entering the agent's control group";
+    sys::unshare_cgroup_namespace().step(step)?;
+    write_file(agent, "cgroup.procs", b"0").step(step)
+}
+
+/// Loopback, and what an unprivileged program of today expects to be allowed.
+fn prepare_network() -> Step<()> {
+    sys::loopback_up().step("starting the loopback device")?;
+    for (path, text) in [
+        ("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"),
+        ("/proc/sys/net/ipv4/ping_group_range", "0 65536"),
+    ] {
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(path)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .step(&format!("writing {path}"))?;
+    }
+    Ok(())
+}
+
+/// Forks PID 1 of P and waits until its root stands.
+fn start_init(ground: &Ground<'_>, layers: &Layers) -> Step<(u32, OwnedFd)> {
+    let step = "making the workload's namespaces";
+    let kinds = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let (reports, report) = pipe_with(PipeFlags::CLOEXEC).step(step)?;
+    match sys::fork_into(kinds, None).step(step)? {
+        Forked::Child => {
+            let plan = RootPlan {
+                layers,
+                network: ground.config.network,
+            };
+            let failure = match root::build(&plan).and_then(|()| become_init(ground)) {
+                Ok(never) => match never {},
+                Err(failure) => failure,
+            };
+            let mut bytes = Vec::new();
+            match minicbor::encode(&failure, &mut bytes) {
+                Ok(()) | Err(_) => {} // Then the report is cut, which says enough.
+            }
+            match rustix::io::write(&report, &bytes) {
+                Ok(_) | Err(_) => sys::exit_now(1),
+            }
+        }
+        Forked::Parent { pid, pidfd } => {
+            drop(report);
+            let mut bytes = Vec::new();
+            // End of file without a word: exec closed the pipe.
+            std::fs::File::from(reports)
+                .read_to_end(&mut bytes)
+                .step(step)?;
+            if bytes.is_empty() {
+                return Ok((pid, pidfd));
+            }
+            Err(minicbor::decode::<LaunchFailure>(&bytes)
+                .unwrap_or_else(|_| failure(step, "failed, and its report was cut")))
+        }
+    }
+}
+
+fn become_init(ground: &Ground<'_>) -> Step<std::convert::Infallible> {
+    let title = super::c_string(crate::init::INIT_TITLE)?;
+    Err(sys::exec_fd(ground.exe.as_fd(), &[title], &[])).step("becoming sbx-init")
+}

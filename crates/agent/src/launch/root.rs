@@ -1,0 +1,196 @@
+//! The root file system that the workload sees, built by PID 1 of P before it becomes
+//! `sbx-init`: an overlay of the image and the sandbox's disk, and the usual kernel mounts.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use outlive_api::launch::NetworkMode;
+use rustix::{
+    fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat},
+    mount::{
+        MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags, mount, mount_bind,
+        mount_change, move_mount, unmount,
+    },
+};
+
+use super::{
+    nested::Layers,
+    step::{Fail, Step},
+};
+use crate::sys;
+
+/// What to build from.
+pub(super) struct RootPlan<'l> {
+    pub(super) layers: &'l Layers,
+    pub(super) network: NetworkMode,
+}
+
+/// Where everything is put together: any directory serves, it is covered and left again.
+const SCAFFOLD: &str = "/tmp";
+/// Ids of the workload's root, and of its group `tty`, as the agent counts.
+const WORKLOAD_ROOT: u32 = 1;
+const WORKLOAD_TTY: u32 = 6;
+/// Device files that every program may use.
+const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
+/// Links in `/dev`.
+const DEV_LINKS: &[(&str, &str)] = &[
+    ("pts/ptmx", "ptmx"),
+    ("/proc/self/fd", "fd"),
+    ("/proc/self/fd/0", "stdin"),
+    ("/proc/self/fd/1", "stdout"),
+    ("/proc/self/fd/2", "stderr"),
+];
+
+/// Builds the root and moves into it.
+pub(super) fn build(plan: &RootPlan<'_>) -> Step<()> {
+    mount_change(
+        "/",
+        MountPropagationFlags::REC | MountPropagationFlags::PRIVATE,
+    )
+    .step("keeping the workload's mounts to itself")?;
+    tmpfs(SCAFFOLD, "0755", MountFlags::NOSUID | MountFlags::NODEV)?;
+    for dir in ["disk", "lower", "usr", "root"] {
+        make_dir(&format!("{SCAFFOLD}/{dir}"))?;
+    }
+    attach(&plan.layers.disk, "disk")?;
+    attach(&plan.layers.lower, "lower")?;
+    overlay("lower", "root", "root")?;
+    if let Some(usr) = &plan.layers.usr {
+        attach(usr, "usr")?;
+        overlay("usr", "usr", "root/usr")?;
+    }
+    let root = format!("{SCAFFOLD}/root");
+    for dir in ["dev", "proc", "sys", "run", "tmp"] {
+        make_dir(&format!("{root}/{dir}"))?;
+    }
+    mount_proc(&format!("{root}/proc"))?;
+    mount_sys(&format!("{root}/sys"), plan.network)?;
+    tmpfs(
+        &format!("{root}/run"),
+        "0755",
+        MountFlags::NOSUID | MountFlags::NODEV,
+    )?;
+    devices(&format!("{root}/dev"))?;
+    enter(&root)
+}
+
+/// Makes a directory; one that the image has stays as it is.
+fn make_dir(path: &str) -> Step<()> {
+    match mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(e) => Err(e).step(&format!("making {path}")),
+    }
+}
+
+fn attach(tree: &OwnedFd, name: &str) -> Step<()> {
+    move_mount(
+        tree.as_fd(),
+        "",
+        CWD,
+        format!("{SCAFFOLD}/{name}"),
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+    )
+    .step("attaching a part of the image")
+}
+
+/// Mounts an overlay of `lower` and the disk's layer of this name.
+fn overlay(lower: &str, layer: &str, at: &str) -> Step<()> {
+    let options = format!(
+        "lowerdir={SCAFFOLD}/{lower},upperdir={SCAFFOLD}/disk/upper/{layer},\
+         workdir={SCAFFOLD}/disk/work/{layer},userxattr"
+    );
+    let options = super::c_string(&options)?;
+    mount(
+        "overlay",
+        format!("{SCAFFOLD}/{at}"),
+        "overlay",
+        MountFlags::NODEV,
+        options.as_c_str(),
+    )
+    .step("mounting the overlay")
+}
+
+fn tmpfs(at: &str, mode: &str, flags: MountFlags) -> Step<()> {
+    let options = format!("mode={mode},uid={WORKLOAD_ROOT},gid={WORKLOAD_ROOT}");
+    let options = super::c_string(&options)?;
+    mount("tmpfs", at, "tmpfs", flags, options.as_c_str()).step(&format!("mounting {at}"))
+}
+
+/// Mounts `/proc` of the calling process's pid namespace.
+pub(super) fn mount_proc(at: &str) -> Step<()> {
+    mount(
+        "proc",
+        at,
+        "proc",
+        MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+        None,
+    )
+    .step(&format!("mounting {at}"))
+}
+
+/// `/sys` belongs to a network namespace: in the host's we may only show the host's, and don't.
+fn mount_sys(at: &str, network: NetworkMode) -> Step<()> {
+    match network {
+        NetworkMode::Host => Ok(()),
+        NetworkMode::None => mount(
+            "sysfs",
+            at,
+            "sysfs",
+            MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY,
+            None,
+        )
+        .step("mounting /sys"),
+    }
+}
+
+fn devices(dev: &str) -> Step<()> {
+    tmpfs(dev, "0755", MountFlags::NOSUID | MountFlags::NOEXEC)?;
+    for name in DEVICES {
+        let step = format!("making /dev/{name}");
+        openat(
+            CWD,
+            format!("{dev}/{name}"),
+            OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC,
+            Mode::from_raw_mode(0o644),
+        )
+        .step(&step)?;
+        mount_bind(format!("/dev/{name}"), format!("{dev}/{name}")).step(&step)?;
+    }
+    for (target, name) in DEV_LINKS {
+        symlinkat(*target, CWD, format!("{dev}/{name}")).step(&format!("linking /dev/{name}"))?;
+    }
+    for dir in ["pts", "shm", "mqueue"] {
+        make_dir(&format!("{dev}/{dir}"))?;
+    }
+    let options = format!("newinstance,ptmxmode=0666,mode=0620,gid={WORKLOAD_TTY}");
+    let options = super::c_string(&options)?;
+    mount(
+        "devpts",
+        format!("{dev}/pts"),
+        "devpts",
+        MountFlags::NOSUID | MountFlags::NOEXEC,
+        options.as_c_str(),
+    )
+    .step("mounting /dev/pts")?;
+    tmpfs(
+        &format!("{dev}/shm"),
+        "1777",
+        MountFlags::NOSUID | MountFlags::NODEV,
+    )?;
+    mount(
+        "mqueue",
+        format!("{dev}/mqueue"),
+        "mqueue",
+        MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+        None,
+    )
+    .step("mounting /dev/mqueue")
+}
+
+/// Makes `root` the root and drops everything else, the scaffold included.
+fn enter(root: &str) -> Step<()> {
+    let step = "entering the workload's root";
+    rustix::process::chdir(root).step(step)?;
+    sys::pivot_root_here().step(step)?;
+    unmount(".", UnmountFlags::DETACH).step(step)?;
+    rustix::process::chdir("/").step(step)
+}
