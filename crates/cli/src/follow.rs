@@ -109,8 +109,8 @@ impl<'a> Follow<'a> {
                 Some(open) => open.next().await,
             };
             match outcome {
-                Ok(None) => {}
-                Ok(Some(Item::Heartbeat)) => {} // Its time is seen when the stream ends.
+                // How long a stream stood is seen when it ends.
+                Ok(None | Some(Item::Heartbeat)) => {}
                 Ok(Some(Item::Data(text))) => {
                     self.recovered();
                     if let Some(step) = self.take(text)? {

@@ -70,3 +70,6 @@ pub const CONNECTION_STOOD: Duration = Duration::from_secs(3);
 
 /// How long a signal that tells us to go waits for output that is being written.
 pub const WRITE_GRACE: Duration = Duration::from_millis(200);
+
+/// Longest time that looking at this machine may take.
+pub const PROBE_MAX: Duration = Duration::from_secs(30);

@@ -128,6 +128,10 @@ pub enum Command {
     #[command(after_help = "Example:\n  outlive demo")]
     Demo(serve::Demo),
 
+    /// Tell what this machine can do for sandboxes, and what is therefore off.
+    #[command(after_help = "Example:\n  outlive doctor --json")]
+    Doctor(serve::Doctor),
+
     /// Run a command in a sandbox and pass on its output and exit code.
     ///
     /// The command goes on when this client is interrupted or loses its connection; it then says

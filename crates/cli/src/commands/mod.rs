@@ -9,6 +9,7 @@ use crate::{
     error::{Failure, Result},
 };
 
+pub mod doctor;
 pub mod key;
 pub mod run;
 pub mod sandbox;
@@ -41,6 +42,7 @@ pub async fn run(cli: Cli) -> Result<u8> {
     let done = match cli.command {
         Command::Serve(args) => serve::serve(args).await,
         Command::Demo(args) => crate::demo::run(&args).await,
+        Command::Doctor(args) => doctor::run(&args, global.format().unwrap_or(Format::Table)).await,
         Command::Completions { shell } => completions(shell),
         Command::Run(args) => {
             let context = Context::new(&global).map_err(Failure::not_the_program)?;

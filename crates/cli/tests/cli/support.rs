@@ -167,12 +167,12 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    pub(crate) fn ok(status: u16, data: Value) -> Self {
-        Self::Json(status, json!({"success": true, "data": data}))
+    pub(crate) fn ok(status: u16, data: impl Into<Value>) -> Self {
+        Self::Json(status, json!({"success": true, "data": data.into()}))
     }
 
-    pub(crate) fn error(status: u16, code: &str, message: &str, details: Value) -> Self {
-        let error = json!({"code": code, "message": message, "details": details});
+    pub(crate) fn error(status: u16, code: &str, message: &str, details: impl Into<Value>) -> Self {
+        let error = json!({"code": code, "message": message, "details": details.into()});
         Self::Json(status, json!({"success": false, "error": error}))
     }
 }

@@ -1,0 +1,213 @@
+//! `outlive doctor`: what this machine can do for sandboxes, and what is therefore off.
+//!
+//! The agent tries everything out (`outlive-agent probe`) and prints one `key=value` a line; this
+//! module says what the answers mean. Only a machine where nothing can run is a failure: without
+//! isolation, the runtime `process` is left.
+
+use std::{path::PathBuf, process::Stdio, time::Duration};
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::{
+    args::{Format, serve::Doctor},
+    error::{Failure, Result},
+    limits::PROBE_MAX,
+    output::{fields, print},
+};
+
+/// What is looked at, in the order of the report: key, and what it is for.
+const LOOKED_AT: [(&str, &str); 8] = [
+    ("userns", "user namespaces"),
+    ("cgroup2", "freeze and kill as a whole"),
+    ("cgroup.memory", "memory limits"),
+    ("cgroup.pids", "process limits"),
+    ("cgroup.cpu", "CPU limits"),
+    ("splice_pty", "terminals: output moved in the kernel"),
+    ("pidfd_exit", "exit codes after somebody else reaped"),
+    ("idmap_usr", "idmapped mounts"),
+];
+
+/// Prints the report.
+pub async fn run(args: &Doctor, format: Format) -> Result<()> {
+    let agent = agent(args)?;
+    let report = report(&probe(&agent).await?, &agent);
+    print(format, &report, people)
+}
+
+/// The agent's program: the one named, else the one beside this program.
+fn agent(args: &Doctor) -> Result<PathBuf> {
+    let path = match &args.agent {
+        Some(path) => path.clone(),
+        None => std::env::current_exe()
+            .map_err(|error| Failure::new("doctor", format!("find this program: {error}")))?
+            .with_file_name("outlive-agent"),
+    };
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(Failure::new("no_agent", format!("{} does not exist", path.display())).with_next(
+            "nothing can run without it: build it with `cargo build --release`, or name it with \
+             --agent or OUTLIVE_AGENT",
+        ))
+    }
+}
+
+async fn probe(agent: &std::path::Path) -> Result<Vec<(String, String)>> {
+    let run = Command::new(agent)
+        .arg("probe")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let limit: Duration = PROBE_MAX;
+    let output = tokio::time::timeout(limit, run)
+        .await
+        .map_err(|_| Failure::new("no_agent", "the probe did not end"))?
+        .map_err(|error| Failure::file("run", agent, &error))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let message = format!("the probe failed ({}): {}", output.status, said.trim());
+        return Err(Failure::new("no_agent", message));
+    }
+    Ok(parse(&String::from_utf8_lossy(&output.stdout)))
+}
+
+fn parse(text: &str) -> Vec<(String, String)> {
+    text.lines()
+        .filter_map(|line| line.split_once('='))
+        .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+        .collect()
+}
+
+fn report(found: &[(String, String)], agent: &std::path::Path) -> Value {
+    let value = |wanted: &str| {
+        found
+            .iter()
+            .find(|(key, _)| key == wanted)
+            .map_or("unknown", |(_, value)| value)
+    };
+    let off: Vec<&str> = found
+        .iter()
+        .filter(|(key, _)| key == "off")
+        .map(|(_, value)| value.as_str())
+        .collect();
+    let looked_at: serde_json::Map<String, Value> = LOOKED_AT
+        .iter()
+        .map(|(key, purpose)| {
+            let told = value(key);
+            let works = !told.starts_with("no:") && told != "unknown";
+            (
+                (*key).to_owned(),
+                json!({"works": works, "found": told, "for": purpose}),
+            )
+        })
+        .collect();
+    let isolation = value("isolation");
+    let runtimes: &[&str] = if isolation == "none" {
+        &["process"]
+    } else {
+        &["namespace", "process"]
+    };
+    json!({
+        "agent": agent.display().to_string(),
+        "isolation": isolation,
+        "journal_protected": value("journal_protected") == "true",
+        "runtimes": runtimes,
+        "looked_at": looked_at,
+        "off": off,
+    })
+}
+
+fn people(report: &Value) -> String {
+    let isolation = match report["isolation"].as_str() {
+        Some("nested") => "nested: a sandbox's root reaches neither the host nor its own journal",
+        Some("two-uid") => "two-uid: one set of namespaces, the agent under another user",
+        Some("none") => "none: commands run as this user and can do what this user can",
+        _ => "unknown",
+    };
+    let runtimes: Vec<String> = report["runtimes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(crate::output::text)
+        .collect();
+    let mut out = fields(&[
+        ("agent", crate::output::text(&report["agent"])),
+        ("isolation", isolation.to_owned()),
+        (
+            "journal protected",
+            crate::output::text(&report["journal_protected"]),
+        ),
+        ("runtimes", runtimes.join(", ")),
+    ]);
+    out.push('\n');
+    let lines: Vec<(&str, String)> = LOOKED_AT
+        .iter()
+        .map(|(key, purpose)| {
+            let found = &report["looked_at"][*key];
+            let word = if found["works"] == true { "yes" } else { "no " };
+            (*purpose, format!("{word}  {}", detail(&found["found"])))
+        })
+        .collect();
+    out.push_str(&fields(&lines));
+    let off: Vec<String> = report["off"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(crate::output::text)
+        .collect();
+    out.push_str(if off.is_empty() {
+        "\nNothing is off.\n"
+    } else {
+        "\nTherefore off:\n"
+    });
+    for sentence in off {
+        out.extend(["  ", &sentence, "\n"]);
+    }
+    out
+}
+
+/// What was found, without what the word before it said already.
+fn detail(found: &Value) -> String {
+    let text = crate::output::text(found);
+    match text.strip_prefix("no:") {
+        Some(reason) => reason.trim().to_owned(),
+        None if text == "ok" => String::new(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{parse, people, report};
+
+    #[test]
+    fn a_machine_without_isolation_still_runs_something_and_says_what_is_off() {
+        let text = "isolation=none\njournal_protected=false\nuserns=no: not permitted\n\
+                    cgroup.memory=v1 /sys/fs/cgroup/memory\nsplice_pty=ok\n\
+                    off=isolation: a=b\noff=limit of pids\n";
+        let report = report(&parse(text), Path::new("/bin/agent"));
+        assert_eq!(report["runtimes"], serde_json::json!(["process"]));
+        assert_eq!(report["looked_at"]["userns"]["works"], false);
+        assert_eq!(report["looked_at"]["cgroup.memory"]["works"], true);
+        assert_eq!(report["looked_at"]["idmap_usr"]["works"], false);
+        let told = people(&report);
+        assert!(told.contains("no   not permitted"), "{told}");
+        assert!(
+            told.contains("Therefore off:\n  isolation: a=b\n  limit of pids\n"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_machine_that_can_everything_has_nothing_off() {
+        let report = report(
+            &parse("isolation=nested\njournal_protected=true\n"),
+            Path::new("a"),
+        );
+        assert_eq!(report["journal_protected"], true);
+        assert!(people(&report).contains("Nothing is off."));
+    }
+}
