@@ -45,11 +45,11 @@ impl Session {
             self.last_activity_at = self.last_activity_at.max(event.at);
             self.idle_since = self.idle_since.max(self.awake(event.at));
         }
+        self.adopt_lost_attempt(event);
         if let Body::Output { .. } = event.body {
             return;
         }
         self.updated_at = self.updated_at.max(event.at);
-        self.adopt_lost_attempt(event);
         self.apply_body(event);
     }
 

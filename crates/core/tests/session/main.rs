@@ -6,7 +6,10 @@
     reason = "a test's tools"
 )]
 
+mod accounts;
 mod exhaustive;
+mod model;
+mod properties;
 mod scenarios;
 mod words;
 mod world;

@@ -31,6 +31,26 @@ pub(crate) enum Entry {
     Segment(Generation),
 }
 
+impl Entry {
+    pub(crate) fn is_output(&self) -> bool {
+        matches!(
+            self,
+            Self::Event(Event {
+                body: Body::Output { .. },
+                ..
+            })
+        )
+    }
+
+    /// Number of the newest attempt that it knows.
+    pub(crate) fn attempt(&self) -> Option<u32> {
+        match self {
+            Self::Event(event) => Some(event.attempt),
+            Self::Segment(_) => None,
+        }
+    }
+}
+
 /// What came of one input.
 pub(crate) struct Step {
     pub(crate) events: Vec<Event>,
