@@ -19,16 +19,14 @@ use std::{
     time::Duration,
 };
 
+use outlive_core::limits::{INPUT_QUEUE_BYTES_MAX, INPUT_QUEUE_WRITES_MAX};
 use rustix::{
     fs::{FallocateFlags, MemfdFlags, SeekFrom},
     io::Errno,
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
-use crate::{
-    limits::{INPUT_QUEUE_BYTES_MAX, INPUT_QUEUE_WRITES_MAX},
-    sys,
-};
+use crate::sys;
 
 /// A terminal's kernel buffer may drain without telling writers: look again after this long, as
 /// long as bytes wait for it.
@@ -116,7 +114,7 @@ impl InputQueue {
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         let (waiting, writes) = self.waiting();
         writes < INPUT_QUEUE_WRITES_MAX
-            && waiting.saturating_add(bytes as u64) <= INPUT_QUEUE_BYTES_MAX
+            && waiting.saturating_add(bytes as u64) <= INPUT_QUEUE_BYTES_MAX as u64
     }
 
     /// Bytes and writes that wait.
@@ -241,11 +239,6 @@ impl InputQueue {
         self.push(&characters[..count])
     }
 
-    /// The child's end.
-    pub(crate) fn child(&self) -> BorrowedFd<'_> {
-        self.child.get_ref().as_fd()
-    }
-
     fn note_line(&mut self, written: &[u8]) {
         if let Some(last) = written.last() {
             self.mid_line = !matches!(last, b'\n' | b'\r');
@@ -360,7 +353,7 @@ mod tests {
             .push(&data)
             .unwrap()
             .map(|fd| fd.try_clone_to_owned().unwrap());
-        let child = queue.child().try_clone_to_owned().unwrap();
+        let child = queue.child.get_ref().try_clone().unwrap();
         let mut got = Vec::new();
         for _ in 0..5 {
             read_all(&read, &mut got);

@@ -25,12 +25,15 @@ use outlive_core::{
     event::{Body, Event, Stream},
     id::Generation,
     readiness::{Matcher, Seen},
+    receipt::id_hash,
     session::Session,
     spec,
     time::Timestamp,
 };
 use outlive_journal::{
     AppendError, Appender, Committed, Durability, NewRecord, ReadError, Reader, Record, Retention,
+    limits::RECEIPTS_ACTIVE_MAX,
+    receipts::{Receipt, ReceiptError, Receipts},
 };
 use tokio::sync::Notify;
 
@@ -39,7 +42,6 @@ use crate::{
     limits::{MAINTENANCE_PAUSE, OUTPUT_FRAME_BYTES_MAX, SEARCH_PAGE_BYTES, SEARCH_PAGE_RECORDS},
     log,
     process::{SinkError, pump::Fill},
-    receipts::{Receipt, Receipts},
     sync::{Durable, Syncer},
     tails::{Tail, Tails},
 };
@@ -68,6 +70,8 @@ struct Shared {
     around: JournalSurroundings,
     tail: Arc<Tail>,
     state: Mutex<State>,
+    /// Taken after `state` where both are.
+    receipts: Mutex<Receipts>,
     /// The group's sync was asked for and has not begun.
     is_sync_asked: AtomicBool,
     /// The disk was full when output came; the pump waits to be told to go on.
@@ -80,7 +84,6 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     appender: Appender,
-    receipts: Receipts,
     /// Output that the driver has not made part of the state yet.
     output: Option<Event>,
     /// The search for the bytes that make the attempt ready.
@@ -183,7 +186,7 @@ impl SessionJournal {
             .appender
             .append(at.unix_nanos(), durability, &records, &after.checkpoint())?;
         for event in events {
-            note_receipt(&mut state.receipts, event);
+            self.note_receipt(event);
         }
         self.appended(state);
         Ok(())
@@ -369,13 +372,33 @@ impl SessionJournal {
 
     /// The digest of an input that was accepted under this id.
     pub(crate) fn find_receipt(&self, input_id: &str) -> io::Result<Option<u64>> {
-        let receipt = self.lock().receipts.find(input_id)?;
-        Ok(receipt.map(|receipt| receipt.digest))
+        let found = self.shared.receipts().find(id_hash(input_id).as_u128())?;
+        Ok(found.map(|receipt| receipt.digest))
     }
 
-    /// Whether no further input may be accepted.
-    pub(crate) fn are_receipts_full(&self) -> bool {
-        self.lock().receipts.is_full()
+    /// Makes sure that another receipt has room. `false`: none may be forgotten yet.
+    pub(crate) fn reserve_receipt(&self) -> io::Result<bool> {
+        let now = self.shared.around.clock.now().unix_nanos();
+        let (earliest, _) = self.window();
+        match self.shared.receipts().reserve(now, earliest) {
+            Ok(()) => Ok(true),
+            Err(ReceiptError::Full { .. }) => Ok(false),
+            Err(ReceiptError::Io(error)) => Err(error),
+        }
+    }
+
+    fn note_receipt(&self, event: &Event) {
+        if let Body::InputAccepted {
+            input_id, digest, ..
+        } = &event.body
+        {
+            self.shared.receipts().insert(Receipt {
+                id: id_hash(input_id).as_u128(),
+                digest: *digest,
+                seq: event.seq,
+                at_nanos: event.at.unix_nanos(),
+            });
+        }
     }
 
     /// When [`SessionJournal::maintain`] is due.
@@ -390,10 +413,6 @@ impl SessionJournal {
             return Ok(());
         }
         let now = self.shared.around.clock.now();
-        if state.receipts.is_settling_due() {
-            let (earliest, _) = state.appender.window();
-            state.receipts.settle(now, earliest)?;
-        }
         let due = state.appender.maintain(now.unix_nanos())?;
         // A head that is due moves within a second: one timer a second at most.
         state.maintain_at =
@@ -461,18 +480,42 @@ impl Durable for Shared {
             self.lock().appender.sync_failed(error);
             return Err(copy);
         }
-        let garbage = {
+        let (sealed, last, earliest) = {
             let mut state = self.lock();
             state.appender.synced(&point);
             let (earliest, latest) = state.appender.window();
             self.tail.move_to(earliest, latest);
+            let appender = &state.appender;
+            (appender.sealed_up_to(), appender.last_seq(), earliest)
+        };
+        let covered = self.seal_receipts(sealed, last, earliest)?;
+        let garbage = {
+            let mut state = self.lock();
             if state.is_removed {
-                None
-            } else {
-                state.appender.take_garbage()
+                return Ok(());
             }
+            // A file goes only when the receipts of its events are on disk elsewhere.
+            state.appender.pin_after(covered);
+            state.appender.take_garbage()
         };
         garbage.map_or(Ok(()), |garbage| garbage.remove())
+    }
+}
+
+impl Shared {
+    fn receipts(&self) -> MutexGuard<'_, Receipts> {
+        self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes receipts of sealed segments as a run; returns up to where they are safe.
+    fn seal_receipts(&self, sealed: u64, last: u64, earliest: u64) -> io::Result<u64> {
+        let mut receipts = self.receipts();
+        if receipts.is_seal_due(sealed) {
+            let is_crowded = receipts.active_count() >= RECEIPTS_ACTIVE_MAX;
+            let up_to = if is_crowded { last } else { sealed };
+            receipts.seal(up_to, self.around.clock.now().unix_nanos(), earliest)?;
+        }
+        Ok(receipts.covered_up_to())
     }
 }
 
@@ -526,20 +569,6 @@ fn search(matcher: &mut Matcher, stream: Stream, committed: &Committed) -> io::R
         from += u32::try_from(count).unwrap_or(u32::MAX);
     }
     Ok(Seen::No)
-}
-
-fn note_receipt(receipts: &mut Receipts, event: &Event) {
-    if let Body::InputAccepted {
-        input_id, digest, ..
-    } = &event.body
-    {
-        let receipt = Receipt {
-            digest: *digest,
-            seq: event.seq,
-            at: event.at,
-        };
-        receipts.note(input_id, receipt);
-    }
 }
 
 /// The event of a record; `None` for a gap and for what this build does not know.

@@ -31,7 +31,6 @@ mod owner;
 pub mod probe;
 pub mod process;
 mod processes;
-mod receipts;
 mod registry;
 mod reserve;
 pub mod supervisor;

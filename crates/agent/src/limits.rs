@@ -74,35 +74,11 @@ pub(crate) const MAILBOX_MAX: usize = 64;
 /// Calls that wait until one session's change is over.
 pub(crate) const WAITERS_MAX: usize = 1024;
 
-/// Bytes of one attempt's input that were accepted and not written yet.
-pub(crate) const INPUT_QUEUE_BYTES_MAX: u64 = 4 * 1024 * 1024;
-
-/// Writes of one attempt that were accepted and not written yet.
-pub(crate) const INPUT_QUEUE_WRITES_MAX: usize = 256;
-
 /// Journals that are opened at once when a supervisor starts.
 pub(crate) const OPENS_AT_ONCE: usize = 4;
 
 /// How long data of class B may wait for its sync.
 pub(crate) const GROUP_SYNC_WAIT: Duration = Duration::from_millis(200);
-
-/// Syncs that wait for the sync threads.
-pub(crate) const SYNC_QUEUE_MAX: usize = 8192;
-
-/// Receipts that are kept however old they are.
-pub(crate) const RECEIPTS_KEPT: usize = 65_536;
-
-/// How long a receipt is kept however many there are.
-pub(crate) const RECEIPT_AGE_KEPT: Duration = Duration::from_secs(24 * 3600);
-
-/// Receipts of one session; more are refused, since none may be forgotten silently.
-pub(crate) const RECEIPTS_MAX: usize = 1_000_000;
-
-/// Receipts in memory before they are written as a sorted run.
-pub(crate) const RECEIPTS_RECENT_MAX: usize = 4096;
-
-/// Sorted runs before they are merged into one.
-pub(crate) const RECEIPT_RUNS_MAX: usize = 8;
 
 /// Threads that wait for the disk.
 pub(crate) const SYNC_THREADS_MAX: usize = 4;

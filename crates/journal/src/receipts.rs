@@ -247,6 +247,11 @@ impl Receipts {
         self.active.len() + usize::try_from(runs).unwrap_or(usize::MAX)
     }
 
+    /// How many of them are in memory only.
+    pub fn active_count(&self) -> usize {
+        self.active.len()
+    }
+
     /// Makes sure that another receipt has room, before its input is accepted. `head_seq` is the
     /// first retained event.
     pub fn reserve(&mut self, now: i64, head_seq: u64) -> Result<(), ReceiptError> {

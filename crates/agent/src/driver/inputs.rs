@@ -148,7 +148,7 @@ impl<M: Machine> Driver<M> {
             .input
             .as_ref()
             .is_none_or(|input| input.has_room(bytes));
-        if !has_room || self.journal.are_receipts_full() {
+        if !has_room || !self.journal.reserve_receipt()? {
             return Ok(Some(Rejection::InputBufferFull));
         }
         let is_terminal = matches!(self.session.spec().io, Io::Pty(_));

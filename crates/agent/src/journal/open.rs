@@ -12,14 +12,19 @@ use outlive_core::{
     session::Session,
     spec,
 };
-use outlive_journal::{Appender, Config, FileStorage, OpenError, Record};
+use outlive_journal::{
+    Appender, Config, FileStorage, OpenError, ReadError, Reader, Record, receipts::Receipts,
+};
 use tokio::sync::Notify;
 
 use super::{
     JournalError, JournalSurroundings, SessionJournal, Shared, State, event_of, logical_len,
-    note_receipt, retention_of,
+    retention_of,
 };
-use crate::{log, receipts::Receipts};
+use crate::{
+    limits::{SEARCH_PAGE_BYTES, SEARCH_PAGE_RECORDS},
+    log,
+};
 
 /// A journal that was on disk.
 #[derive(Debug)]
@@ -132,8 +137,16 @@ impl SessionJournal {
         let journal = Self::of(around, path, id, opened.appender)?;
         {
             let mut state = journal.lock();
+            let covered = journal.shared.receipts().covered_up_to();
+            let begin = opened
+                .records
+                .first()
+                .map_or(opened.checkpoint_seq + 1, |it| it.seq);
+            journal.note_written(covered, begin - 1)?;
             for event in opened.records.iter().filter_map(event_of) {
-                note_receipt(&mut state.receipts, &event);
+                if event.seq > covered {
+                    journal.note_receipt(&event);
+                }
             }
             if let Some(session) = &session {
                 let now = around.clock.now().unix_nanos();
@@ -156,6 +169,25 @@ impl SessionJournal {
         })
     }
 
+    /// Notes receipts of written events after `after` and up to `upto`, which no run holds yet.
+    fn note_written(&self, mut after: u64, upto: u64) -> io::Result<()> {
+        let mut reader = Reader::open(&self.shared.path)?;
+        while after < upto {
+            match reader.read_after(after, upto, SEARCH_PAGE_BYTES, SEARCH_PAGE_RECORDS) {
+                Ok(page) => {
+                    page.iter()
+                        .filter_map(event_of)
+                        .for_each(|event| self.note_receipt(&event));
+                    after = page.last().map_or(upto, |newest| newest.seq);
+                }
+                Err(ReadError::Expired { earliest }) => after = earliest.saturating_sub(1),
+                Err(ReadError::Io(error)) => return Err(error),
+                Err(ReadError::Ahead { .. } | ReadError::Empty) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
     fn of(
         around: &JournalSurroundings,
         path: PathBuf,
@@ -165,13 +197,14 @@ impl SessionJournal {
         let (earliest, latest) = appender.window();
         let state = State {
             appender,
-            receipts: Receipts::open(&path)?,
             output: None,
             matcher: None,
             maintain_at: None,
             is_removed: false,
         };
+        let receipts = Receipts::open(FileStorage::open(&path)?)?;
         let shared = Shared {
+            receipts: Mutex::new(receipts),
             path,
             tail: around.tails.add(id.clone(), earliest, latest),
             around: around.clone(),
