@@ -1,0 +1,386 @@
+//! A sandbox whose supervisor is the real one, as a test's story needs it.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    io::{Read, Write},
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use outlive_api::{
+    agent::{Outcome, Request, Write as InputWrite},
+    launch::{
+        Image, LaunchConfig, LaunchOutcome, Launched, Limits, NetworkMode, RuntimeKind, User,
+    },
+    record,
+};
+use outlive_core::{
+    event::{AttemptEnd, Body, Created, ExitStatus, Stream},
+    id::{AttemptId, Generation, SandboxId, SessionId},
+    session::{EofMode, Phase, Session},
+    spec::{DesiredState, RawSpec, SessionSpec},
+};
+use outlive_journal::{Reader, Record};
+
+use crate::link::Link;
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A launched sandbox; ends with its processes when dropped.
+pub struct Sandbox {
+    directory: tempfile::TempDir,
+    config: LaunchConfig,
+    launched: Launched,
+}
+
+/// A specification that runs `script` in a shell.
+pub fn sh(script: &str) -> RawSpec {
+    argv(&["/bin/sh", "-c", script])
+}
+
+pub fn argv(command: &[&str]) -> RawSpec {
+    let command = command.iter().map(|&part| part.to_owned()).collect();
+    RawSpec {
+        command: Some(command),
+        ..RawSpec::default()
+    }
+}
+
+pub fn on_terminal(mut spec: RawSpec) -> RawSpec {
+    spec.io.mode = Some(outlive_core::spec::IoMode::Pty);
+    spec
+}
+
+pub fn created(spec: RawSpec) -> Created {
+    let spec: SessionSpec = spec.validate().unwrap();
+    Created {
+        spec,
+        idempotency_key: None,
+        handle: None,
+    }
+}
+
+/// Tries until `look` finds something.
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = outlive_agent::sys::boot_clock() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(outlive_agent::sys::boot_clock() < end, "never: {what}");
+        pause(Duration::from_millis(2));
+    }
+}
+
+/// Lets other processes run: what a story measures time with, never what it waits by.
+pub fn pause(span: Duration) {
+    let span = rustix::time::Timespec {
+        tv_sec: span.as_secs().cast_signed(),
+        tv_nsec: span.subsec_nanos().into(),
+    };
+    match rustix::thread::nanosleep(&span) {
+        rustix::thread::NanosleepRelativeResult::Ok => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Sandbox {
+    pub fn launch() -> Self {
+        let directory = tempfile::Builder::new()
+            .prefix("outlive-story-")
+            .tempdir()
+            .unwrap();
+        let bits = (u64::from(std::process::id()) << 32) | NEXT.fetch_add(1, Ordering::Relaxed);
+        let config = LaunchConfig {
+            sandbox: SandboxId::from_bits(bits),
+            generation: Generation::FIRST,
+            directory: directory.path().to_str().unwrap().to_owned(),
+            runtime: RuntimeKind::Process,
+            ids: None,
+            image: Image::Host,
+            network: NetworkMode::Host,
+            hostname: String::new(),
+            env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+            user: User::ROOT,
+            cwd: "/".to_owned(),
+            limits: Limits::default(),
+        };
+        let launched = start(&config);
+        Self {
+            directory,
+            config,
+            launched,
+        }
+    }
+
+    /// The next runtime of the same sandbox, after a release.
+    pub fn replace(&mut self) {
+        self.config.generation = self.config.generation.next();
+        self.launched = start(&self.config);
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.state().join("agent.log")).unwrap_or_default()
+    }
+
+    /// Connects to the supervisor, the present one or the next.
+    pub fn link(&self) -> Link {
+        eventually("the supervisor answers", || {
+            Link::connect(&self.state().join("agent.sock"), &self.config.sandbox).ok()
+        })
+    }
+
+    /// Calls; a call that a killed supervisor did not answer is made again.
+    pub fn call(&self, request: &Request) -> Outcome {
+        eventually("an answer", || self.link().call(request.clone()).ok())
+    }
+
+    pub fn create(&self, spec: RawSpec) -> SessionId {
+        self.create_as(created(spec))
+    }
+
+    pub fn create_as(&self, created: Created) -> SessionId {
+        let session = new_id();
+        let request = Request::Create {
+            session: session.clone(),
+            created: Box::new(created),
+        };
+        match self.call(&request) {
+            Outcome::Session(_) | Outcome::Existing(_) => session,
+            other => panic!("not created: {other:?}\n{}", self.log()),
+        }
+    }
+
+    pub fn session(&self, id: &SessionId) -> Session {
+        session_of(self.call(&Request::Get(id.clone())))
+    }
+
+    pub fn list(&self) -> Vec<Session> {
+        match self.call(&Request::List) {
+            Outcome::Sessions(views) => views
+                .iter()
+                .map(|view| Session::restore(&view.checkpoint).unwrap())
+                .collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until the session is in one of these phases.
+    pub fn wait_for(&self, id: &SessionId, phases: &[Phase]) -> Session {
+        eventually(&format!("{id} in {phases:?}\n{}", self.log()), || {
+            let session = self.session(id);
+            phases.contains(&session.phase()).then_some(session)
+        })
+    }
+
+    pub fn set_desired(&self, id: &SessionId, state: DesiredState) -> Session {
+        session_of(self.call(&Request::SetDesiredState {
+            session: id.clone(),
+            state,
+        }))
+    }
+
+    pub fn write(&self, id: &SessionId, input_id: &str, data: &[u8]) -> Outcome {
+        self.call(&write(id, input_id, data, None))
+    }
+
+    pub fn signal(&self, id: &SessionId, signal: u8) -> Outcome {
+        self.call(&Request::Signal {
+            session: id.clone(),
+            expected: None,
+            signal,
+        })
+    }
+
+    pub fn delete(&self, id: &SessionId) {
+        assert_eq!(self.call(&Request::Delete(id.clone())), Outcome::Done);
+    }
+
+    /// All records, as a reader of the files finds them.
+    pub fn records(&self, id: &SessionId) -> Vec<Record> {
+        let path = self.state().join("sessions").join(id.as_str());
+        let mut reader = Reader::open(&path).unwrap();
+        let (earliest, latest) = reader.window().unwrap();
+        let mut records = Vec::new();
+        let mut after = earliest - 1;
+        while after < latest {
+            let page = reader.read_after(after, latest, 1 << 20, 1000).unwrap();
+            after = page.last().unwrap().seq;
+            records.extend(page);
+        }
+        records
+    }
+
+    /// Everything but output.
+    pub fn facts(&self, id: &SessionId) -> Vec<Body> {
+        self.records(id)
+            .iter()
+            .filter(|record| record.kind != record::KIND_OUTPUT)
+            .map(|record| record::body(&record.payload).unwrap())
+            .collect()
+    }
+
+    /// What an attempt wrote to a stream.
+    pub fn output(&self, id: &SessionId, stream: Stream) -> Vec<u8> {
+        output_of(&self.records(id), stream)
+    }
+
+    pub fn wait_for_output(&self, id: &SessionId, stream: Stream, needle: &str) -> String {
+        eventually(
+            &format!("{needle:?} in the output of {id}\n{}", self.log()),
+            || {
+                let text = String::from_utf8_lossy(&self.output(id, stream)).into_owned();
+                text.contains(needle).then_some(text)
+            },
+        )
+    }
+
+    pub fn keeper_pid(&self) -> u32 {
+        self.launched.keeper_pid
+    }
+
+    /// The supervisor that runs.
+    pub fn supervisor_pid(&self) -> i32 {
+        eventually("a supervisor", || {
+            children(self.keeper_pid()).into_iter().find(|pid| {
+                fs::read(format!("/proc/{pid}/cmdline"))
+                    .is_ok_and(|line| line.starts_with(b"outlive-supervisor\0"))
+            })
+        })
+    }
+
+    pub fn kill_supervisor(&self) {
+        kill(self.supervisor_pid(), 9);
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let sessions: Vec<_> = match self.link().call(Request::List) {
+            Ok(Outcome::Sessions(views)) => views,
+            _ => Vec::new(),
+        };
+        drop(sessions);
+        match self.link().call(Request::Release) {
+            Ok(_) | Err(_) => {} // Some stories have ended it already.
+        }
+        let keeper = self.keeper_pid();
+        if children(keeper).is_empty() && !is_alive(keeper) {
+            return;
+        }
+        eventually("the keeper leaves", || (!is_alive(keeper)).then_some(()));
+    }
+}
+
+pub fn write(id: &SessionId, input_id: &str, data: &[u8], eof: Option<EofMode>) -> Request {
+    let write = InputWrite {
+        expected: None,
+        input_id: input_id.to_owned(),
+        data: data.to_vec(),
+        eof,
+        durable: false,
+    };
+    Request::Write {
+        session: id.clone(),
+        write,
+    }
+}
+
+pub fn output_of(records: &[Record], stream: Stream) -> Vec<u8> {
+    records
+        .iter()
+        .filter(|it| it.kind == record::KIND_OUTPUT)
+        .filter(|it| record::stream_of(it.stream) == Some(stream))
+        .flat_map(|it| it.payload.iter().copied())
+        .collect()
+}
+
+pub fn new_id() -> SessionId {
+    let bits = (u64::from(std::process::id()) << 32) | NEXT.fetch_add(1, Ordering::Relaxed);
+    SessionId::from_bits(bits)
+}
+
+pub fn session_of(outcome: Outcome) -> Session {
+    match outcome {
+        Outcome::Session(view) | Outcome::Existing(view) => {
+            Session::restore(&view.checkpoint).unwrap()
+        }
+        other => panic!("no session: {other:?}"),
+    }
+}
+
+/// The status of the newest attempt.
+pub fn status(session: &Session) -> ExitStatus {
+    match session.attempt().and_then(|attempt| attempt.end.clone()) {
+        Some(AttemptEnd::Exited { status, .. }) => status,
+        other => panic!("no status: {other:?}"),
+    }
+}
+
+pub fn attempt_of(id: &SessionId, number: u32) -> AttemptId {
+    AttemptId::derive(id, number)
+}
+
+pub fn kill(pid: i32, signal: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
+    match rustix::process::kill_process(pid, signal) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+pub fn is_alive(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        let state = stat
+            .rsplit_once(')')
+            .and_then(|(_, rest)| rest.trim_start().chars().next());
+        !matches!(state, Some('Z' | 'X') | None)
+    })
+}
+
+pub fn children(pid: u32) -> Vec<i32> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let list = list.unwrap_or_default();
+    list.split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}
+
+#[expect(clippy::disallowed_methods, reason = "test")]
+fn start(config: &LaunchConfig) -> Launched {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_outlive-agent"))
+        .arg("launch")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let bytes = minicbor::to_vec(config).unwrap();
+    child.stdin.take().unwrap().write_all(&bytes).unwrap();
+    let mut answer = Vec::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_end(&mut answer)
+        .unwrap();
+    assert!(child.wait().unwrap().success(), "the launcher failed");
+    match minicbor::decode(&answer).unwrap() {
+        LaunchOutcome::Started(launched) => launched,
+        LaunchOutcome::Failed(failure) => {
+            let log = format!("{}/state/agent.log", config.directory);
+            let log = fs::read_to_string(log).unwrap_or_else(|error: io::Error| error.to_string());
+            panic!("not launched: {failure}\n{log}");
+        }
+    }
+}
