@@ -1,7 +1,7 @@
 //! What a session knows about itself: versions, counts, history, receipts, checkpoints.
 
 use outlive_core::{
-    event::Body,
+    event::{AttemptEnd, Body},
     id::{AttemptId, Generation},
     limits::{ATTEMPTS_KEPT_MAX, RESTART_ENTRIES_MAX, START_MESSAGE_BYTES_MAX},
     receipt::{self, Standing},
@@ -10,7 +10,7 @@ use outlive_core::{
 
 use crate::{
     words::parse_duration,
-    world::{World, session_id},
+    world::{Entry, World, session_id},
 };
 
 /// The world after a script.
@@ -287,7 +287,7 @@ fn a_failed_start_says_why_within_bounds() {
     let Some(Body::AttemptExited(end)) = step.events.first().map(|event| &event.body) else {
         panic!("the attempt ended");
     };
-    let outlive_core::event::AttemptEnd::StartFailed { message } = end else {
+    let AttemptEnd::StartFailed { message } = end else {
         panic!("it never started");
     };
     assert_eq!(message.len(), START_MESSAGE_BYTES_MAX);
@@ -336,4 +336,42 @@ fn checkpoints_of_version_1_are_read() {
         Session::restore(&bytes).as_ref(),
         Ok(after(script).session())
     );
+}
+
+// case B4
+#[test]
+fn eight_ways_to_end_tell_eight_reasons() {
+    let ways = [
+        "create; started; signal 15; exit sig15",
+        "create; started; signal 9; exit sig9",
+        "create; started; exit oom",
+        "create life=1; started; +1s; exit sig15",
+        "create idle=1; started; +1s; exit sig15",
+        "create ready=output timeout=1000; started; +1s; exit sig15",
+        "create; started; stop; exit sig15",
+        "create; started; delete; exit sig15",
+    ];
+    let mut reasons: Vec<String> = ways.iter().map(|way| cause(&after(way))).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    assert_eq!(reasons.len(), ways.len(), "{reasons:?}");
+}
+
+/// What the events say about an end: its reason and status, and the limit that passed.
+fn cause(world: &World) -> String {
+    let told = world.journal.iter().filter_map(|entry| match entry {
+        Entry::Event(event) => Some(&event.body),
+        Entry::Segment(_) => None,
+    });
+    let said = told.filter_map(|body| match body {
+        Body::AttemptExited(end) => match end {
+            AttemptEnd::Exited { status, oom, .. } => {
+                Some(format!("{} {status:?} {oom:?}", end.reason()))
+            }
+            AttemptEnd::StartFailed { .. } | AttemptEnd::RuntimeReplaced => None,
+        },
+        Body::SessionExpired(expiry) => Some(expiry.as_str().to_owned()),
+        _ => None,
+    });
+    said.collect::<Vec<_>>().join(", ")
 }
