@@ -432,6 +432,8 @@ impl Appender {
         self.settle()?;
         self.config.retention = retention;
         self.trim(now);
+        // With another retention it can't be computed again.
+        self.save_head();
         Ok(())
     }
 

@@ -3,5 +3,10 @@
 
 mod basics;
 mod common;
+mod compat;
 mod corrupt;
 mod crash;
+mod follow;
+mod full;
+mod model;
+mod receipts;
