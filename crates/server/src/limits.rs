@@ -153,3 +153,6 @@ pub(crate) const WS_REQUEST_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Answers and pongs of one WebSocket that wait to be written.
 pub(crate) const WS_COMMANDS_MAX: usize = 64;
+
+/// How long it may take to sweep up after a runtime.
+pub(crate) const SWEEP_MAX: Duration = Duration::from_secs(15);

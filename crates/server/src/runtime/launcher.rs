@@ -22,17 +22,20 @@ use outlive_api::launch::{
     IdRange, Image, Isolation, LaunchConfig, LaunchOutcome, Limits, NetworkMode, RuntimeKind, User,
 };
 use outlive_core::id::SandboxId;
+use outlive_journal::replace_path;
 use rustix::fs::{FlockOperation, flock};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    process::Command,
+    process::{Child, Command},
     time::{sleep, timeout},
 };
 
 use super::{Capabilities, Place, Places, Runtime, RuntimeError, RuntimeFuture, Start};
 use crate::{
     agents::keeper::Keeper,
-    limits::{LAUNCH_ANSWER_BYTES_MAX, LAUNCH_LOG_BYTES_SHOWN, LAUNCH_MAX, PIDS_DEFAULT},
+    limits::{
+        LAUNCH_ANSWER_BYTES_MAX, LAUNCH_LOG_BYTES_SHOWN, LAUNCH_MAX, PIDS_DEFAULT, SWEEP_MAX,
+    },
     sandboxes::config::{Network, bytes_of, millicores_of},
 };
 
@@ -103,13 +106,26 @@ impl LauncherRuntime {
     async fn launch(&self, start: &Start<'_>, kind: RuntimeKind) -> Result<Keeper, RuntimeError> {
         let place = self.places.of(start.sandbox);
         let config = launch_config(start, kind, &place)?;
+        let message = minicbor::to_vec(&config).map_err(|error| RuntimeError::Launcher {
+            message: error.to_string(),
+        })?;
+        // What a later server needs to sweep up after this launch, whatever becomes of it.
+        let kept = place.launch_config();
+        replace_path(&kept, &message).map_err(file("writing", &kept))?;
         let log = locked_log(&place)?;
-        let outcome = timeout(LAUNCH_MAX, self.run(&config, &log)).await;
-        let launched = match outcome {
-            Ok(Ok(LaunchOutcome::Started(launched))) => launched,
-            Ok(Ok(LaunchOutcome::Failed(failure))) => return Err(failure.into()),
-            Ok(Err(error)) => return Err(launcher_failed(&error.to_string(), log)),
-            Err(_elapsed) => return Err(launcher_failed("it took too long", log)),
+        let answer = match self.run("launch", &message, &log, LAUNCH_MAX).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(launcher_failed(&error.to_string(), log)),
+        };
+        let launched = match minicbor::decode(&answer) {
+            Ok(LaunchOutcome::Started(launched)) => launched,
+            Ok(LaunchOutcome::Failed(failure)) => return Err(failure.into()),
+            Err(error) => {
+                return Err(launcher_failed(
+                    &format!("its answer is unreadable: {error}"),
+                    log,
+                ));
+            }
         };
         let state = place.state();
         let keeper = Keeper::find(&state)
@@ -122,30 +138,51 @@ impl LauncherRuntime {
         Ok(keeper)
     }
 
-    async fn run(&self, config: &LaunchConfig, log: &File) -> io::Result<LaunchOutcome> {
-        let message = minicbor::to_vec(config).map_err(io::Error::other)?;
+    /// Runs the agent's binary. It is not killed with us: what it began it may finish, and the
+    /// next server finds it.
+    async fn run(
+        &self,
+        verb: &str,
+        message: &[u8],
+        log: &File,
+        within: Duration,
+    ) -> io::Result<Vec<u8>> {
         let mut child = Command::new(&self.agent)
-            .arg("launch")
+            .arg(verb)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log.try_clone()?)
-            .kill_on_drop(true)
             .spawn()
             .map_err(|error| {
                 io::Error::new(error.kind(), format!("{}: {error}", self.agent.display()))
             })?;
-        if let Some(mut stdin) = child.stdin.take() {
-            stdin.write_all(&message).await?;
+        match timeout(within, converse(&mut child, message)).await {
+            Ok(answer) => answer,
+            Err(_elapsed) => {
+                child.kill().await?;
+                Err(io::Error::from(io::ErrorKind::TimedOut))
+            }
         }
-        let mut answer = Vec::new();
-        if let Some(stdout) = child.stdout.take() {
-            let bound = LAUNCH_ANSWER_BYTES_MAX as u64;
-            stdout.take(bound).read_to_end(&mut answer).await?;
+    }
+
+    /// Removes what a runtime that is gone left in the kernel.
+    async fn sweep(&self, sandbox: &SandboxId) -> Result<(), RuntimeError> {
+        let place = self.places.of(sandbox);
+        let kept = place.launch_config();
+        let message = match fs::read(&kept) {
+            Ok(message) => message,
+            // Nothing was ever launched.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(file("reading", &kept)(error)),
+        };
+        let log = locked_log(&place)?;
+        match self.run("sweep", &message, &log, SWEEP_MAX).await {
+            Ok(_said) => {}
+            Err(error) => return Err(launcher_failed(&error.to_string(), log)),
         }
-        let status = child.wait().await?;
-        minicbor::decode(&answer).map_err(|error| {
-            io::Error::other(format!("{status}, and its answer is unreadable: {error}"))
-        })
+        // Namespaces and mounts went with the keeper; these names are left.
+        remove(&place.state().join("agent.sock"))?;
+        remove(&place.state().join("keeper.pid"))
     }
 
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Keeper>, RuntimeError> {
@@ -213,12 +250,7 @@ impl Runtime for LauncherRuntime {
     }
 
     fn release<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
-        Box::pin(async move {
-            let place = self.places.of(sandbox);
-            // Namespaces and mounts went with the keeper; its socket is left.
-            remove(&place.state().join("agent.sock"))?;
-            remove(&place.state().join("keeper.pid"))
-        })
+        Box::pin(self.sweep(sandbox))
     }
 
     fn delete<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
@@ -234,6 +266,22 @@ impl Runtime for LauncherRuntime {
             })?
         })
     }
+}
+
+async fn converse(child: &mut Child, message: &[u8]) -> io::Result<Vec<u8>> {
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(message).await?;
+    }
+    let mut answer = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        let bound = LAUNCH_ANSWER_BYTES_MAX as u64;
+        stdout.take(bound).read_to_end(&mut answer).await?;
+    }
+    let status = child.wait().await?;
+    if !status.success() {
+        return Err(io::Error::other(format!("it ended with {status}")));
+    }
+    Ok(answer)
 }
 
 fn launch_config(

@@ -53,6 +53,11 @@ impl Place {
         self.journals().join(session.as_str())
     }
 
+    /// What the newest launch was told.
+    pub(crate) fn launch_config(&self) -> PathBuf {
+        self.dir.join("launch.cbor")
+    }
+
     /// What the launcher printed; locked while it works.
     pub(crate) fn launch_log(&self) -> PathBuf {
         self.dir.join("launch.log")
