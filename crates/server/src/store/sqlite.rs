@@ -9,7 +9,7 @@ use outlive_core::{
     time::Timestamp,
 };
 use sqlx::{
-    QueryBuilder, Row, Sqlite, SqlitePool,
+    ConnectOptions, QueryBuilder, Row, Sqlite, SqlitePool,
     sqlite::{
         SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous,
     },
@@ -41,7 +41,8 @@ impl SqliteStore {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
-            .busy_timeout(BUSY_WAIT_MAX);
+            .busy_timeout(BUSY_WAIT_MAX)
+            .disable_statement_logging();
         let pool = SqlitePoolOptions::new()
             .max_connections(CONNECTIONS_MAX)
             .min_connections(1)
