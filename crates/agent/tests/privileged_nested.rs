@@ -1,30 +1,161 @@
-//! Keeper, spawner and pump in the nested namespaces; needs root.
-#![expect(clippy::unwrap_used, reason = "test")]
+//! Keeper, spawner and pump in nested namespaces; needs root, and fails without.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "test")]
 
 mod common;
 
 use std::process::ExitCode;
 
-use common::{
-    fixture::{Did, Do},
-    sandbox::Sandbox,
-};
-use outlive_api::launch::RuntimeKind;
+use common::{sandbox::Sandbox, stories};
+use outlive_api::launch::{IsolationTier, RuntimeKind};
 use outlive_core::event::ExitStatus;
 
 fn main() -> ExitCode {
-    common::main(&[(
-        "a_command_runs_and_its_code_is_known",
-        a_command_runs_and_its_code_is_known,
-    )])
+    common::main(&[
+        ("a_program_starts_clean", || {
+            stories::a_program_starts_clean(&sandbox())
+        }),
+        ("arguments_arrive_exactly", || {
+            stories::arguments_arrive_exactly(&sandbox())
+        }),
+        ("a_start_that_fails_says_why", || {
+            stories::a_start_that_fails_says_why(&sandbox())
+        }),
+        ("two_hundred_codes_are_exact", || {
+            stories::two_hundred_codes_are_exact(&sandbox())
+        }),
+        ("short_programs_lose_nothing", || {
+            stories::short_programs_lose_nothing(&sandbox(), 1000)
+        }),
+        ("ten_kills_of_the_supervisor_change_nothing", || {
+            stories::ten_kills_of_the_supervisor_change_nothing(&sandbox());
+        }),
+        ("an_end_without_a_supervisor_is_known", || {
+            stories::an_end_without_a_supervisor_is_known(&sandbox());
+        }),
+        ("kills_of_the_pump_lose_no_byte", || {
+            stories::kills_of_the_pump_lose_no_byte(&sandbox(), 100);
+        }),
+        ("keeper_and_supervisor_are_replaced_in_place", || {
+            stories::keeper_and_supervisor_are_replaced_in_place(&sandbox());
+        }),
+        ("orphans_leave_no_zombies", || {
+            stories::orphans_leave_no_zombies(&sandbox())
+        }),
+        ("a_kill_reaches_the_whole_tree", || {
+            stories::a_kill_reaches_the_whole_tree(&sandbox())
+        }),
+        ("the_host_keeps_its_secrets", the_host_keeps_its_secrets),
+        (
+            "root_inside_has_no_power_over_the_agent",
+            root_inside_has_no_power_over_the_agent,
+        ),
+        ("a_terminal_has_a_name_inside", a_terminal_has_a_name_inside),
+        ("a_workload_is_limited", a_workload_is_limited),
+        ("a_launch_is_quick_and_small", a_launch_is_quick_and_small),
+    ])
 }
 
 fn sandbox() -> Sandbox {
     Sandbox::launch(RuntimeKind::Namespace)
 }
 
-fn a_command_runs_and_its_code_is_known() {
+fn the_host_keeps_its_secrets() {
     let sandbox = sandbox();
-    let (status, output) = sandbox.run("ses-a", &["sh", "-c", "printf hello; exit 7"]);
-    assert_eq!((status, output.as_str()), (ExitStatus::Code(7), "hello"));
+    // The host's own line of root, whatever it is, must not be found inside.
+    let host = std::fs::read_to_string("/etc/shadow").unwrap();
+    let (_, inside) = sandbox.run("ses-shadow", &["cat", "/etc/shadow"]);
+    assert_ne!(inside, host);
+    assert_eq!(inside, "root:*:19000:0:99999:7:::\n");
+    let look = "ls -A /root /home/user /var/log /mnt /srv; ls / | tr '\\n' ' '; id -u; \
+                touch /root/a /usr/local/b /etc/c /tmp/d && echo writes; command -v python3 || true";
+    let (status, output) = sandbox.run("ses-look", &["sh", "-c", look]);
+    assert_eq!(status, ExitStatus::Code(0), "{output}");
+    assert!(output.contains("0\nwrites\n"), "{output}");
+    let directory = sandbox.config.directory.clone();
+    let (_, output) = sandbox.run("ses-dir", &["ls", &directory]);
+    assert_eq!(output, "");
+}
+
+fn root_inside_has_no_power_over_the_agent() {
+    let sandbox = sandbox();
+    let script = "kill -9 1 2>/dev/null && echo killed; \
+                  ls /proc/1/root/ 2>/dev/null && echo root; \
+                  ls /proc/1/fd/ 2>/dev/null && echo fds; \
+                  cat /proc/1/environ 2>/dev/null && echo environ; \
+                  grep -q 'keep[e]r' /proc/[0-9]*/cmdline && echo keeper; \
+                  mount -t tmpfs none /mnt 2>/dev/null && echo mounts; \
+                  ip link set lo down 2>/dev/null && echo network; \
+                  tr '\\0' ' ' < /proc/1/cmdline; echo; \
+                  unshare -m true && echo unshares";
+    let (_, output) = sandbox.run("ses-power", &["sh", "-c", script]);
+    let lines: Vec<&str> = output.lines().map(str::trim).collect();
+    assert_eq!(lines, ["sbx-init", "unshares"], "{output}");
+    assert!(sandbox.keeper_lives());
+    assert!(sandbox.launched.isolation.journal_protected);
+    assert_eq!(sandbox.launched.isolation.tier, IsolationTier::Nested);
+    assert_eq!(sandbox.launched.isolation.off, Vec::<String>::new());
+}
+
+fn a_terminal_has_a_name_inside() {
+    let sandbox = sandbox();
+    let script = "tty; stty size; echo again > /dev/tty; echo more > $(tty)";
+    sandbox.start_tty("ses-tty", &["sh", "-c", script]);
+    assert_eq!(sandbox.wait("ses-tty"), ExitStatus::Code(0));
+    assert_eq!(
+        sandbox.output("ses-tty", "tty"),
+        "/dev/pts/0\r\n24 80\r\nagain\r\nmore\r\n"
+    );
+    // Opening a pipe again takes its ownership.
+    let (status, output) = sandbox.run("ses-again", &["sh", "-c", "echo a > /dev/stdout"]);
+    assert_eq!((status, output.as_str()), (ExitStatus::Code(0), "a\n"));
+}
+
+fn a_workload_is_limited() {
+    let sandbox = Sandbox::launch_with(RuntimeKind::Namespace, |config| {
+        config.limits.pids_max = Some(32);
+        config.limits.memory_bytes_max = Some(64 << 20);
+    });
+    let script = "i=0; while [ $i -lt 60 ]; do sleep 1 & i=$((i+1)); done; wait";
+    sandbox.start("ses-pids", &["sh", "-c", script]);
+    assert_ne!(sandbox.wait("ses-pids"), ExitStatus::Code(0));
+    let (status, _) = sandbox.run("ses-memory", &["sh", "-c", "exec tail /dev/zero"]);
+    let killed = ExitStatus::Signal {
+        signal: 9,
+        core: false,
+    };
+    assert_eq!(status, killed);
+}
+
+/// Prints figures; the bounds are wide, for a busy machine.
+fn a_launch_is_quick_and_small() {
+    let mut millis = Vec::new();
+    let mut kib = 0;
+    for _ in 0..5 {
+        let from = outlive_agent::sys::boot_clock();
+        let sandbox = sandbox();
+        millis.push((outlive_agent::sys::boot_clock() - from).as_secs_f64() * 1000.0);
+        kib = pss_kib(&sandbox);
+    }
+    println!("first launches with a new image: {millis:.1?} ms; idle PSS {kib} KiB");
+    assert!(kib < 5 * 1024, "{kib} KiB");
+}
+
+/// Proportional memory of keeper, supervisor and `sbx-init` together.
+fn pss_kib(sandbox: &Sandbox) -> u64 {
+    let keeper = sandbox.launched.keeper_pid;
+    let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+    let children = children.unwrap();
+    [keeper.to_string().as_str()]
+        .into_iter()
+        .chain(children.split_whitespace())
+        .map(|pid| {
+            let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+            let line = rollup.lines().find(|l| l.starts_with("Pss:")).unwrap();
+            line.split_whitespace()
+                .nth(1)
+                .unwrap()
+                .parse::<u64>()
+                .unwrap()
+        })
+        .sum()
 }

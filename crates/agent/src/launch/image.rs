@@ -88,6 +88,12 @@ pub(super) fn generate(sandbox: BorrowedFd<'_>, config: &LaunchConfig) -> Step<(
     for (parent, name, mode) in DEEPER_DIRS {
         make(disk::open_dir(lower.as_fd(), parent)?.as_fd(), name, *mode)?;
     }
+    let home = disk::open_dir(disk::open_dir(lower.as_fd(), "home")?.as_fd(), "user")?;
+    let user = (
+        rustix::fs::Uid::from_raw(1000),
+        rustix::fs::Gid::from_raw(1000),
+    );
+    rustix::fs::fchown(&home, Some(user.0), Some(user.1)).step("giving a user its home")?;
     links(lower.as_fd())?;
     let etc = disk::open_dir(lower.as_fd(), "etc")?;
     generate_etc(etc.as_fd(), config)?;

@@ -9,6 +9,7 @@
 
 pub mod fixture;
 pub mod sandbox;
+pub mod stories;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
