@@ -137,7 +137,7 @@ impl Reader {
         }
         let bounds = Bounds {
             upto,
-            bytes_max,
+            bytes_max: bytes_max.max(1),
             records_max: records_max.max(1),
         };
         let next = after + 1;

@@ -468,7 +468,7 @@ fn pages_join_wherever_they_are_cut() {
     }
     let mut reader = Reader::on(disk.storage());
     for after in 0..300 {
-        for (bytes, count) in [(1, 1), (1000, 100), (1 << 20, 3)] {
+        for (bytes, count) in [(0, 1), (1, 1), (1000, 100), (1 << 20, 3)] {
             let page = reader.read_after(after, 300, bytes, count).unwrap();
             let last = page.last().unwrap().seq;
             assert!(check_whole(&page, after + 1, last).is_empty());
