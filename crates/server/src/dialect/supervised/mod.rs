@@ -20,6 +20,8 @@ mod page;
 mod sessions;
 mod source;
 mod sse;
+#[cfg(test)]
+mod tests;
 mod ws;
 
 use std::sync::Arc;
