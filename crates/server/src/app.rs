@@ -31,6 +31,8 @@ use crate::{
         request_id::request_id,
     },
     keys::{self, Keys},
+    metrics::{self, Metrics, count_calls},
+    openapi,
     sandboxes::{Engine, rest},
 };
 
@@ -40,6 +42,7 @@ pub(crate) fn app(
     auth: Arc<Auth>,
     keys: Keys,
     supervised: Arc<Supervised>,
+    metrics: Arc<Metrics>,
 ) -> Router {
     let keyed = Router::new()
         .nest(
@@ -51,9 +54,15 @@ pub(crate) fn app(
         .layer(from_fn_with_state(auth, require_key));
     Router::new()
         .merge(keyed)
+        .merge(openapi::router())
+        .merge(metrics::router(
+            Arc::clone(&metrics),
+            Arc::new(engine.clone()),
+        ))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metadata", get(metadata))
+        .route_layer(from_fn_with_state(metrics, count_calls))
         .fallback(unknown)
         .method_not_allowed_fallback(not_allowed)
         .with_state(engine)

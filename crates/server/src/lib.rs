@@ -21,6 +21,7 @@ mod keys;
 pub mod limits;
 mod listen;
 pub mod metrics;
+pub mod openapi;
 mod rate;
 mod runtime;
 mod sandboxes;

@@ -22,6 +22,7 @@ use crate::{
     keys::Keys,
     limits::SHUTDOWN_MAX,
     listen::accept,
+    metrics::Metrics,
     rate::Rates,
     runtime::{LauncherRuntime, Places, Runtime},
     sandboxes::Engine,
@@ -120,13 +121,20 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     let expiring =
         tokio_util::task::AbortOnDropHandle::new(tasks.spawn(Arc::clone(&auth).expire()));
     let connections = TaskTracker::new();
+    let metrics = Arc::<Metrics>::default();
     let supervised = Supervised::new(
         Arc::new(engine.clone()),
-        Arc::default(),
+        Arc::clone(&metrics),
         stop.clone(),
         connections.clone(),
     );
-    let app = app(engine, Arc::clone(&auth), Keys { auth, store }, supervised);
+    let app = app(
+        engine,
+        Arc::clone(&auth),
+        Keys { auth, store },
+        supervised,
+        metrics,
+    );
     let accepting = accept(listener, app, stop.clone(), connections.clone());
     data.write_endpoint(&format!("http://{address}"))?;
     tracing::info!(%address, sandboxes = found, data = %data.path().display(), "serving");

@@ -9,11 +9,11 @@
 //! Output bytes do not pass this border: whoever reads events opens the journal's files and
 //! reads no further than the tail says.
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use outlive_api::{
-    agent::{Outcome, Request, SessionView},
+    agent::{Health, Outcome, Request, SessionView},
     keys::Role,
 };
 use outlive_core::{
@@ -48,6 +48,34 @@ pub trait Sandboxes: Send + Sync + 'static {
         caller: &'a Caller,
         sandbox: &'a SandboxId,
     ) -> Answer<'a, Arc<dyn SandboxHandle>>;
+
+    /// Counts everything. Never wakes.
+    fn census(&self) -> Answer<'_, Census>;
+}
+
+/// What there is, counted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Census {
+    /// Sandboxes by state.
+    pub sandboxes: BTreeMap<&'static str, u64>,
+    /// Sessions of running sandboxes by phase.
+    pub sessions: BTreeMap<&'static str, u64>,
+    /// The figures of their supervisors, added up.
+    pub health: Health,
+}
+
+impl Census {
+    /// Adds a supervisor's figures.
+    pub fn add(&mut self, health: &Health) {
+        let sum = &mut self.health;
+        sum.attempts += health.attempts;
+        sum.restarts += health.restarts;
+        sum.journal_bytes += health.journal_bytes;
+        sum.syncs += health.syncs;
+        sum.sync_us += health.sync_us;
+        sum.damaged += health.damaged;
+        sum.supervisor_starts += health.supervisor_starts;
+    }
 }
 
 /// One sandbox, awake or not.

@@ -3,10 +3,13 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use outlive_api::agent::{Outcome, Request, SessionView};
+use outlive_api::{
+    agent::{Outcome, Request, SessionView},
+    session::Phase,
+};
 use outlive_core::{
     id::{SandboxId, SessionId},
-    session::Rejection,
+    session::{Rejection, Session},
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -26,7 +29,7 @@ use crate::{
     },
     limits::{AGENT_WAIT_MAX, WAKES_MAX},
     runtime::Place,
-    sessions::{Answer, CallError, SandboxHandle, Tail},
+    sessions::{Answer, CallError, Census, SandboxHandle, Tail},
     store::{Desired, Observed, Owner, SandboxRecord},
 };
 
@@ -237,6 +240,30 @@ impl Sandbox {
         self.tails
             .follow(session)
             .ok_or(CallError::Rejected(Rejection::NotFound))
+    }
+}
+
+/// Figures.
+impl Sandbox {
+    /// Counts itself; asks a runtime that answers and wakes none.
+    pub(super) async fn count(&self, census: &mut Census) {
+        let snapshot = self.snapshot.borrow().clone();
+        let state = super::rest::status_of(snapshot.record.observed).as_str();
+        *census.sandboxes.entry(state).or_default() += 1;
+        let Some(agent) = snapshot.agent else {
+            return;
+        };
+        // One that gives no answer now is counted the next time.
+        if let Ok(Outcome::Health(health)) = agent.call(Request::Health).await {
+            census.add(&health);
+        }
+        if let Ok(Outcome::Sessions(views)) = agent.call(Request::List).await {
+            for view in &views {
+                let phase = Session::restore(&view.checkpoint).map(|session| session.phase());
+                let phase = phase.map_or("unreadable", |phase| Phase::from(phase).as_str());
+                *census.sessions.entry(phase).or_default() += 1;
+            }
+        }
     }
 }
 

@@ -37,7 +37,7 @@ use crate::{
     clock,
     limits::{IDS_TRIED_MAX, SANDBOX_MAILBOX_MAX},
     runtime::{Capabilities, Places, Runtime},
-    sessions::{Answer, CallError, Caller, SandboxHandle, Sandboxes},
+    sessions::{Answer, CallError, Caller, Census, SandboxHandle, Sandboxes},
     store::{
         Desired, Inserted, Observed, Owner, SandboxFilter, SandboxPage, SandboxRecord, Store,
         StoreError,
@@ -257,6 +257,21 @@ impl Sandboxes for Engine {
         Box::pin(async move {
             let found = self.get(&caller.owner, sandbox)?;
             Ok(found as Arc<dyn SandboxHandle>)
+        })
+    }
+
+    fn census(&self) -> Answer<'_, Census> {
+        Box::pin(async move {
+            let all: Vec<Arc<Sandbox>> = {
+                let sandboxes = self.shared.sandboxes.read();
+                let sandboxes = sandboxes.unwrap_or_else(PoisonError::into_inner);
+                sandboxes.values().cloned().collect()
+            };
+            let mut census = Census::default();
+            for sandbox in all {
+                sandbox.count(&mut census).await;
+            }
+            Ok(census)
         })
     }
 }

@@ -354,7 +354,7 @@ fn owner(caller: &Caller) -> Result<Owner, ApiError> {
         .ok_or_else(|| ApiError::new(ErrorCode::InternalError, "the key's owner is unreadable"))
 }
 
-fn status_of(observed: Observed) -> SandboxStatus {
+pub(super) fn status_of(observed: Observed) -> SandboxStatus {
     match observed {
         Observed::Starting => SandboxStatus::Starting,
         Observed::Running | Observed::Releasing => SandboxStatus::Running,

@@ -27,9 +27,6 @@ use crate::http::{
     reply::{Data, Failure, ok},
 };
 
-/// How many random ids are tried before a creation gives up.
-const IDS_TRIED_MAX: u32 = 16;
-
 /// All sessions of a sandbox. Never wakes it.
 #[utoipa::path(
     get,
@@ -84,7 +81,7 @@ pub(super) async fn create(
         handle: None,
     };
     let request = Request::Create {
-        session: fresh_id(&at).await?,
+        session: fresh_id()?,
         created: Box::new(created),
     };
     match call(&at.caller, &*at.sandbox, action, request).await? {
@@ -189,17 +186,12 @@ fn validate(spec: SessionSpec) -> Result<spec::SessionSpec, ApiError> {
     raw.validate().map_err(ApiError::from)
 }
 
-/// An id that no session of the sandbox has. 44 random bits in one sandbox of at most 4096
-/// sessions meet once in four billion creations; looking is cheaper than being wrong.
-async fn fresh_id(at: &InSandbox) -> Result<SessionId, ApiError> {
-    let action = Action::CreateSession;
-    for _ in 0..IDS_TRIED_MAX {
-        let bits = getrandom::u64()
-            .map_err(|error| ApiError::new(action.failed(), format!("no random id: {error}")))?;
-        let id = SessionId::from_bits(bits);
-        if at.sandbox.tail(&id).await.is_err() {
-            return Ok(id);
-        }
-    }
-    Err(ApiError::new(action.failed(), "no free id"))
+/// 44 random bits in one sandbox of at most 4096 sessions: that two meet is once in four billion
+/// creations, and then the supervisor refuses the second.
+fn fresh_id() -> Result<SessionId, ApiError> {
+    let bits = getrandom::u64().map_err(|error| {
+        let message = format!("no random id: {error}");
+        ApiError::new(Action::CreateSession.failed(), message)
+    })?;
+    Ok(SessionId::from_bits(bits))
 }

@@ -25,7 +25,7 @@ use outlive_core::{
 use outlive_journal::{Appender, Config, Durability, FileStorage, NewRecord, Retention};
 use tokio::sync::{Notify, watch};
 
-use crate::sessions::{Answer, CallError, Caller, Life, SandboxHandle, Sandboxes, Tail};
+use crate::sessions::{Answer, CallError, Caller, Census, Life, SandboxHandle, Sandboxes, Tail};
 
 /// The only sandbox.
 pub(super) const SANDBOX: &str = "sbx-00000000-001";
@@ -70,6 +70,10 @@ impl Sandboxes for FakeSandboxes {
                 Err(CallError::NoSandbox)
             }
         })
+    }
+
+    fn census(&self) -> Answer<'_, Census> {
+        Box::pin(async { Ok(Census::default()) })
     }
 }
 

@@ -1,0 +1,241 @@
+//! Descriptions of calls whose handlers live elsewhere. The functions are never called: they are
+//! what the descriptions hang on.
+#![expect(dead_code, reason = "only the descriptions are used")]
+
+use outlive_api::{
+    error::{ErrorEnvelope, Success},
+    keys::{CreateKey, CreatedKey, KeyList},
+    sandbox::{
+        CreateSandbox, CreatedSandbox, Health, Message, Metadata, PausedSandbox, RefreshSandbox,
+        RefreshedSandbox, ResumedSandbox, Sandbox, SandboxList, SandboxStatusAnswer, UpdateSandbox,
+    },
+};
+
+/// Makes a sandbox from a template.
+#[utoipa::path(
+    post,
+    path = "/api/v1/sandboxes",
+    operation_id = "createSandbox",
+    tag = "sandboxes",
+    request_body = CreateSandbox,
+    responses(
+        (status = 201, description = "Created", body = Success<CreatedSandbox>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn create_sandbox() {}
+
+/// The sandboxes of the caller, newest first.
+#[utoipa::path(
+    get,
+    path = "/api/v1/sandboxes",
+    operation_id = "listSandboxes",
+    tag = "sandboxes",
+    params(
+        ("status" = Option<String>, Query, description = "Only those in this state"),
+        ("template_id" = Option<String>, Query, description = "Only those of this template"),
+        ("paused" = Option<bool>, Query, description = "Only those that are paused, or are not"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 200, description = "Default 50"),
+        ("offset" = Option<u64>, Query, minimum = 0, description = "Default 0"),
+    ),
+    responses(
+        (status = 200, body = Success<SandboxList>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn list_sandboxes() {}
+
+/// One sandbox. Never wakes it.
+#[utoipa::path(
+    get,
+    path = "/api/v1/sandboxes/{id}",
+    operation_id = "getSandbox",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    responses(
+        (status = 200, body = Success<Sandbox>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn get_sandbox() {}
+
+/// Changes settings; what is left out stays.
+#[utoipa::path(
+    put,
+    path = "/api/v1/sandboxes/{id}",
+    operation_id = "updateSandbox",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = UpdateSandbox,
+    responses(
+        (status = 200, body = Success<Sandbox>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn update_sandbox() {}
+
+/// Ends everything in the sandbox and removes it.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/sandboxes/{id}",
+    operation_id = "deleteSandbox",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    responses(
+        (status = 200, description = "Deleted", body = Success<Message>),
+        (status = 202, description = "Deleted, for clients that expect this status", body = Success<Message>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn delete_sandbox() {}
+
+/// The state of a sandbox. Never wakes it.
+#[utoipa::path(
+    get,
+    path = "/api/v1/sandboxes/{id}/status",
+    operation_id = "getSandboxStatus",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    responses(
+        (status = 200, body = Success<SandboxStatusAnswer>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn sandbox_status() {}
+
+/// Ends the runtime; disk and journals stay.
+#[utoipa::path(
+    post,
+    path = "/api/v1/sandboxes/{id}/pause",
+    operation_id = "pauseSandbox",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    responses(
+        (status = 200, body = Success<PausedSandbox>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn pause_sandbox() {}
+
+/// Starts the next runtime of a paused sandbox.
+#[utoipa::path(
+    post,
+    path = "/api/v1/sandboxes/{id}/resume",
+    operation_id = "resumeSandbox",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    responses(
+        (status = 200, body = Success<ResumedSandbox>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn resume_sandbox() {}
+
+/// Moves the time at which the sandbox is paused.
+#[utoipa::path(
+    post,
+    path = "/api/v1/sandboxes/{id}/refresh",
+    operation_id = "refreshSandbox",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = Option<RefreshSandbox>,
+    responses(
+        (status = 200, body = Success<RefreshedSandbox>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn refresh_sandbox() {}
+
+/// Makes a key. The answer is the only one that shows it.
+#[utoipa::path(
+    post,
+    path = "/v1/keys",
+    operation_id = "createKey",
+    tag = "keys",
+    request_body = CreateKey,
+    responses(
+        (status = 201, description = "Created", body = Success<CreatedKey>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn create_key() {}
+
+/// All keys that are not revoked.
+#[utoipa::path(
+    get,
+    path = "/v1/keys",
+    operation_id = "listKeys",
+    tag = "keys",
+    responses(
+        (status = 200, body = Success<KeyList>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn list_keys() {}
+
+/// Revokes a key; its open streams end.
+#[utoipa::path(
+    delete,
+    path = "/v1/keys/{id}",
+    operation_id = "revokeKey",
+    tag = "keys",
+    params(("id" = String, Path, description = "The key")),
+    responses(
+        (status = 200, body = Success<outlive_api::session::Deleted>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn revoke_key() {}
+
+/// How to talk to this server.
+#[utoipa::path(
+    get,
+    path = "/metadata",
+    operation_id = "getMetadata",
+    tag = "server",
+    responses(
+        (status = 200, body = Success<Metadata>),
+    ),
+    security(()),
+)]
+pub(super) fn metadata() {}
+
+/// What this server can do here.
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    operation_id = "getHealth",
+    tag = "server",
+    responses(
+        (status = 200, body = Health),
+    ),
+    security(()),
+)]
+pub(super) fn healthz() {}
+
+/// Whether the server can work.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    operation_id = "getReady",
+    tag = "server",
+    responses(
+        (status = 200, description = "It can"),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+    security(()),
+)]
+pub(super) fn readyz() {}
+
+/// Figures in the text format of Prometheus.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    operation_id = "getMetrics",
+    tag = "server",
+    responses(
+        (status = 200, body = String, content_type = "application/openmetrics-text"),
+    ),
+    security(()),
+)]
+pub(super) fn metrics() {}
