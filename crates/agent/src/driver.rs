@@ -17,6 +17,8 @@ mod ending;
 mod inputs;
 mod open;
 mod release;
+#[cfg(test)]
+mod tests;
 
 use std::{cell::RefCell, collections::VecDeque, future::Future, io, pin::Pin, rc::Rc, sync::Arc};
 

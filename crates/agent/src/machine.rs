@@ -3,6 +3,9 @@
 //! Two implementations: [`crate::process`]'s real one, and a fake for tests in virtual time. One
 //! suite of stories runs over both.
 
+#[cfg(test)]
+pub(crate) mod fake;
+
 use std::{future::Future, io, os::fd::OwnedFd, rc::Rc};
 
 use outlive_core::{

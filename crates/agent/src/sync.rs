@@ -50,7 +50,9 @@ struct State {
     idle: usize,
     /// A thread waits for the lazy ones to fall due.
     timing: bool,
-    closed: bool,
+    /// Callers sync by themselves: virtual time must not pass while another thread works.
+    #[cfg(test)]
+    is_inline: bool,
     syncs: u64,
     spent: Duration,
 }
@@ -73,8 +75,20 @@ impl Syncer {
         }
     }
 
+    /// Without threads at all.
+    #[cfg(test)]
+    pub(crate) fn inline() -> Self {
+        let syncer = Self::new();
+        syncer.shared.lock().is_inline = true;
+        syncer
+    }
+
     /// Makes what `durable` has now durable.
     pub(crate) async fn sync(&self, durable: Arc<dyn Durable>) -> io::Result<()> {
+        #[cfg(test)]
+        if self.shared.lock().is_inline {
+            return self.shared.time(&durable);
+        }
         let (done, result) = oneshot::channel();
         {
             let mut state = self.shared.lock();
@@ -108,12 +122,6 @@ impl Syncer {
     pub(crate) fn figures(&self) -> (u64, Duration) {
         let state = self.shared.lock();
         (state.syncs, state.spent)
-    }
-
-    /// Lets the threads end once nothing is urgent.
-    pub(crate) fn close(&self) {
-        self.shared.lock().closed = true;
-        self.shared.work.notify_all();
     }
 
     fn provide_thread(&self, state: &mut State) -> io::Result<()> {
@@ -169,9 +177,6 @@ impl Shared {
                     }
                 }
                 state = self.lock();
-            } else if state.closed {
-                state.threads -= 1;
-                return;
             } else if !state.lazy.is_empty() && !state.timing {
                 state = self.serve_lazy(state);
             } else {
@@ -192,13 +197,11 @@ impl Shared {
         let left = state.lazy_due.saturating_sub(clock::monotonic());
         let (mut state, waited) = self
             .work
-            .wait_timeout_while(state, left, |state| {
-                state.urgent.is_empty() && !state.closed
-            })
+            .wait_timeout_while(state, left, |state| state.urgent.is_empty())
             .unwrap_or_else(PoisonError::into_inner);
         state.idle -= 1;
         state.timing = false;
-        if !waited.timed_out() && !state.closed {
+        if !waited.timed_out() {
             return state;
         }
         let due = mem::take(&mut state.lazy);
