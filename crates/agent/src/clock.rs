@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn time_never_steps_back_behind_a_journal() {
         let clock = Clock::system();
-        let future = clock.now() + Duration::from_secs(3600);
+        let future = clock.now() + Duration::from_hours(1);
         clock.raise_to(future);
         assert!(clock.now() >= future);
         clock.raise_to(Timestamp::EPOCH);

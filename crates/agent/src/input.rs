@@ -338,7 +338,7 @@ mod tests {
     }
 
     fn read_all(read: &OwnedFd, into: &mut Vec<u8>) {
-        let mut chunk = [0; 65536];
+        let mut chunk = vec![0; 65536];
         while let Ok(count @ 1..) = rustix::io::read(read, &mut chunk) {
             into.extend_from_slice(&chunk[..count]);
         }

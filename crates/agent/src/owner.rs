@@ -1,10 +1,10 @@
 //! The owner marker: whose sessions lie in a state directory.
 //!
-//! | marker | without reset | with reset |
-//! |---|---|---|
-//! | own sandbox id | keep | keep: a second try of the same activation |
-//! | none | adopt in place | clear |
-//! | other id | refuse | clear |
+//! | marker | |
+//! |---|---|
+//! | own sandbox id | keep: another activation of the same sandbox |
+//! | none | adopt in place |
+//! | other id | refuse: the directory was copied, and its processes belong elsewhere |
 
 use std::{
     fs::{self, File},
@@ -13,15 +13,6 @@ use std::{
 };
 
 use outlive_core::id::SandboxId;
-
-/// What to do with sessions that were copied from another sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Copied {
-    /// Refuse to use them.
-    Refuse,
-    /// Remove them: this sandbox is a copy and starts without sessions.
-    Clear,
-}
 
 /// Why a state directory can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -40,28 +31,20 @@ pub(crate) enum OwnerError {
 }
 
 /// Makes `state` this sandbox's own; `state/sessions` exists afterwards.
-pub(crate) fn claim(state: &Path, sandbox: &SandboxId, copied: Copied) -> Result<(), OwnerError> {
+pub(crate) fn claim(state: &Path, sandbox: &SandboxId) -> Result<(), OwnerError> {
     let marker = state.join("owner");
-    let owner = match fs::read_to_string(&marker) {
-        Ok(owner) => Some(owner.trim().to_owned()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(error.into()),
-    };
     let sessions = state.join("sessions");
-    match (owner, copied) {
-        (Some(owner), _) if owner == sandbox.as_str() => return make_directory(&sessions),
-        (Some(owner), Copied::Refuse) => {
+    match fs::read_to_string(&marker) {
+        Ok(owner) if owner.trim() == sandbox.as_str() => return make_directory(&sessions),
+        Ok(owner) => {
+            let owner = owner.trim().to_owned();
             return Err(OwnerError::Foreign {
                 owner,
                 sandbox: sandbox.clone(),
             });
         }
-        (Some(_) | None, Copied::Clear) => match fs::remove_dir_all(&sessions) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {} // There are none.
-            Err(error) => return Err(error.into()),
-        },
-        (None, Copied::Refuse) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error.into()),
     }
     make_directory(&sessions)?;
     // Written aside and renamed: a marker is whole or absent.
@@ -85,7 +68,7 @@ fn make_directory(path: &Path) -> Result<(), OwnerError> {
 mod tests {
     use super::*;
 
-    fn check(marker: Option<&str>, copied: Copied, expected: &str) {
+    fn check(marker: Option<&str>, is_taken: bool) {
         let state = tempfile::tempdir().unwrap();
         let kept = state.path().join("sessions/ses-1");
         fs::create_dir_all(&kept).unwrap();
@@ -93,14 +76,15 @@ mod tests {
             fs::write(state.path().join("owner"), marker).unwrap();
         }
         let sandbox = SandboxId::parse("sbx-own").unwrap();
-        let found = match (claim(state.path(), &sandbox, copied), kept.exists()) {
-            (Ok(()), true) => "keep",
-            (Ok(()), false) => "clear",
-            (Err(OwnerError::Foreign { .. }), true) => "refuse",
-            _ => "wrong",
-        };
-        assert_eq!(found, expected, "{marker:?} {copied:?}");
-        if found != "refuse" {
+        let claimed = claim(state.path(), &sandbox);
+        assert!(kept.exists(), "sessions are never removed");
+        if is_taken {
+            assert!(
+                matches!(claimed, Err(OwnerError::Foreign { .. })),
+                "{claimed:?}"
+            );
+        } else {
+            claimed.unwrap();
             let marker = fs::read_to_string(state.path().join("owner")).unwrap();
             assert_eq!(marker.trim(), "sbx-own");
         }
@@ -108,11 +92,8 @@ mod tests {
 
     #[test]
     fn the_marker_says_whose_sessions_are_kept() {
-        check(Some("sbx-own\n"), Copied::Refuse, "keep");
-        check(Some("sbx-own\n"), Copied::Clear, "keep");
-        check(None, Copied::Refuse, "keep");
-        check(None, Copied::Clear, "clear");
-        check(Some("sbx-other\n"), Copied::Refuse, "refuse");
-        check(Some("sbx-other\n"), Copied::Clear, "clear");
+        check(Some("sbx-own\n"), false);
+        check(None, false);
+        check(Some("sbx-other\n"), true);
     }
 }

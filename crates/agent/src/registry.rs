@@ -15,7 +15,7 @@ use outlive_core::{
     id::SessionId,
     session::{Rejection, Session},
 };
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use crate::{
     driver::{self, Creation, Face, Message, Standing, Surroundings},
@@ -31,6 +31,7 @@ pub(crate) struct Registry<M> {
     around: Rc<Surroundings<M>>,
     directory: PathBuf,
     state: RefCell<State>,
+    opened: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -38,6 +39,8 @@ struct State {
     sessions: HashMap<SessionId, Handle>,
     keys: HashMap<String, SessionId>,
     is_releasing: bool,
+    /// Sessions that are still being opened.
+    opening: usize,
 }
 
 /// How to reach one session.
@@ -54,6 +57,7 @@ impl<M: Machine> Registry<M> {
             around,
             directory,
             state: RefCell::new(State::default()),
+            opened: Notify::new(),
         })
     }
 
@@ -72,6 +76,7 @@ impl<M: Machine> Registry<M> {
                 .borrow_mut()
                 .sessions
                 .insert(id.clone(), handle.clone());
+            self.state.borrow_mut().opening += 1;
             let registry = Rc::clone(self);
             let opens = Arc::clone(&opens);
             let path = entry.path();
@@ -81,9 +86,13 @@ impl<M: Machine> Registry<M> {
                 let face = Rc::clone(&handle.face);
                 let opened = driver::reopen(around, id.clone(), path, face, mailbox).await;
                 drop(permit);
+                if let Ok(Some(_)) = &opened {
+                    registry.note_key(&id, &handle);
+                }
+                registry.state.borrow_mut().opening -= 1;
+                registry.opened.notify_waiters();
                 match opened {
                     Ok(Some(driver)) => {
-                        registry.note_key(&id, &handle);
                         let deleters = driver.run().await;
                         registry.forget(&id, deleters);
                     }
@@ -203,11 +212,9 @@ impl<M: Machine> Registry<M> {
     }
 
     async fn create(self: &Rc<Self>, id: SessionId, created: Created) -> Outcome {
-        if created.idempotency_key.is_some() {
-            // A key may belong to a session that is still being opened.
-            for handle in self.handles() {
-                handle.open().await;
-            }
+        // A key may belong to a session that is still being opened.
+        while created.idempotency_key.is_some() && self.state.borrow().opening > 0 {
+            self.opened.notified().await;
         }
         if let Some(existing) = self.existing(&id, &created) {
             return self.answer_existing(&existing, &created).await;

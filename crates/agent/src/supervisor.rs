@@ -15,7 +15,7 @@ use std::{
 use anyhow::Context;
 use outlive_api::agent::{Health, Hello, Outcome, PumpMode, Request, Welcome};
 use outlive_core::id::{Generation, SandboxId};
-use tokio::{net::UnixListener, task::LocalSet, time::timeout};
+use tokio::{io::Interest, net::UnixListener, task::LocalSet, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -27,12 +27,12 @@ use crate::{
     keeper::KeeperClient,
     limits::OPENS_AT_ONCE,
     link::{self, Service},
-    log,
-    owner::{self, Copied},
+    log, owner,
     processes::Processes,
     registry::Registry,
     reserve::Reserve,
     sync::Syncer,
+    sys,
     tails::{Tails, Watcher},
 };
 
@@ -64,7 +64,7 @@ async fn supervise(inherited: Inheritance) -> anyhow::Result<()> {
         inherited.config.generation,
     );
     let keeper = inherited.keeper.clone();
-    owner::claim(&state, &sandbox, Copied::Refuse)?;
+    owner::claim(&state, &sandbox)?;
     let clock = Arc::new(Clock::system());
     let tails = Arc::new(Tails::default());
     let syncer = Syncer::new();
@@ -99,7 +99,10 @@ async fn supervise(inherited: Inheritance) -> anyhow::Result<()> {
         stop: stop.clone(),
     };
     let links = TaskTracker::new();
-    link::serve(listener, Rc::new(supervisor), links.clone(), stop).await;
+    let supervisor = Rc::new(supervisor);
+    let keeper_gone = Rc::clone(&supervisor).outlive_keeper();
+    supervisor.around.tasks.spawn_local(keeper_gone);
+    link::serve(listener, supervisor, links.clone(), stop).await;
     links.close();
     if timeout(FAREWELL, links.wait()).await.is_err() {
         log::warn(format_args!("a link did not take its last replies"));
@@ -113,6 +116,18 @@ fn boot_id() -> std::io::Result<[u8; 16]> {
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     let number = u128::from_str_radix(&digits, 16).map_err(std::io::Error::other)?;
     Ok(number.to_be_bytes())
+}
+
+async fn keeper_hangs_up(keeper: &KeeperClient) -> std::io::Result<()> {
+    // Hanging up is reported whatever is asked for; answers are not.
+    let socket = sys::watch(Arc::new(keeper.socket()?), Interest::PRIORITY)?;
+    loop {
+        let mut guard = socket.ready(Interest::PRIORITY).await?;
+        if guard.ready().is_read_closed() || guard.ready().is_error() {
+            return Ok(());
+        }
+        guard.clear_ready();
+    }
 }
 
 /// A path of any length: the socket is bound through its directory's descriptor.
@@ -231,6 +246,24 @@ impl Supervisor {
             damaged: figures.damaged(),
             supervisor_starts: keeper.supervisor_starts,
         })
+    }
+
+    /// Without its keeper a runtime is lost: what it runs could never be taken over again.
+    ///
+    /// Every attempt ends with it, and the journals say so. In namespaces of its own the kernel
+    /// ends everything at once, and the next runtime finds what was journalled.
+    async fn outlive_keeper(self: Rc<Self>) {
+        match keeper_hangs_up(&self.keeper).await {
+            Ok(()) => log::warn(format_args!("the keeper is gone")),
+            Err(error) => {
+                log::warn(format_args!("the keeper can't be watched: {error}"));
+                return;
+            }
+        }
+        if let Err(error) = self.registry.release().await {
+            log::warn(format_args!("a session was not released: {error}"));
+        }
+        self.stop.cancel();
     }
 
     /// Ends once the answer to the call at hand is on its way.

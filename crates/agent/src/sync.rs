@@ -40,9 +40,12 @@ struct Shared {
     work: Condvar,
 }
 
+/// What is to be synced, and who waits for it.
+type Request = (Arc<dyn Durable>, oneshot::Sender<io::Result<()>>);
+
 #[derive(Default)]
 struct State {
-    urgent: VecDeque<(Arc<dyn Durable>, oneshot::Sender<io::Result<()>>)>,
+    urgent: VecDeque<Request>,
     lazy: Vec<Arc<dyn Durable>>,
     /// When the lazy ones are due, on the monotonic clock.
     lazy_due: Duration,
@@ -171,10 +174,8 @@ impl Shared {
                         Ok(()) => Ok(()),
                         Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
                     };
-                    match done.send(result) {
-                        Ok(()) => {}
-                        Err(_) => {} // Its caller went away; the bytes are on disk all the same.
-                    }
+                    // A caller that went away doesn't matter: the bytes are on disk.
+                    drop(done.send(result));
                 }
                 state = self.lock();
             } else if !state.lazy.is_empty() && !state.timing {

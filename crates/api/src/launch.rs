@@ -74,7 +74,7 @@ impl IdRange {
     /// How many ids one sandbox takes: the agent's and 65,536 of the workload.
     pub const COUNT: u32 = 65_537;
 
-    /// The range of slot 0, 1, …: far above real users, 0x2_0000 apart.
+    /// The range of slot 0, 1, …: far above real users, `0x2_0000` apart.
     pub const fn of_slot(slot: u16) -> Option<Self> {
         // 0x1000_0000 + 28,671 × 0x2_0000 still ends below 2^32 - 2^16.
         if slot <= 28_671 {

@@ -1,10 +1,7 @@
 //! Calls of users.
 
 use outlive_api::agent::{Outcome, Request};
-use outlive_core::{
-    session::{Input, Rejection},
-    spec::DesiredState,
-};
+use outlive_core::session::{Input, Rejection};
 use tokio::sync::oneshot;
 
 use super::{Driver, answer};
@@ -28,7 +25,8 @@ impl<M: Machine> Driver<M> {
         to: oneshot::Sender<Outcome>,
     ) -> Result<(), JournalError> {
         if let Some(message) = self.latched.clone() {
-            return self.call_latched(&request, to, message);
+            self.call_latched(&request, to, message);
+            return Ok(());
         }
         let (input, when) = match request {
             Request::Write { session: _, write } => return self.write(write, to).await,
@@ -65,12 +63,21 @@ impl<M: Machine> Driver<M> {
                 return Ok(());
             }
         };
+        self.command(&input, when, to).await
+    }
+
+    async fn command(
+        &mut self,
+        input: &Input,
+        when: Answer,
+        to: oneshot::Sender<Outcome>,
+    ) -> Result<(), JournalError> {
         if when != Answer::Now && self.waiters.len() + self.deleters.len() >= WAITERS_MAX {
             let message = "too many calls wait for this session".to_owned();
             answer(to, Outcome::Failed { message });
             return Ok(());
         }
-        match self.feed(&input).await {
+        match self.feed(input).await {
             Ok(Ok(())) => {
                 if self.session.stopping().is_some() {
                     self.mark_stopping();
@@ -91,15 +98,6 @@ impl<M: Machine> Driver<M> {
                 answer(to, Outcome::Rejected(rejection));
                 Ok(())
             }
-            Err(error @ JournalError::Full) => {
-                answer(
-                    to,
-                    Outcome::Failed {
-                        message: error.to_string(),
-                    },
-                );
-                Ok(())
-            }
             Err(error) => {
                 answer(
                     to,
@@ -107,32 +105,21 @@ impl<M: Machine> Driver<M> {
                         message: error.to_string(),
                     },
                 );
-                Err(error)
+                match error {
+                    JournalError::Full => Ok(()), // Later, when there is space.
+                    broken @ JournalError::Broken(_) => Err(broken),
+                }
             }
         }
     }
 
     /// A session whose journal failed can still be deleted, and says so to everything else.
-    fn call_latched(
-        &mut self,
-        request: &Request,
-        to: oneshot::Sender<Outcome>,
-        message: String,
-    ) -> Result<(), JournalError> {
-        match request {
-            Request::Delete(_) => {
-                self.deleters.push(to);
-                self.remove();
-            }
-            // There is nothing that runs.
-            Request::SetDesiredState {
-                state: DesiredState::Stopped,
-                ..
-            } => {
-                self.waiters.push(to);
-            }
-            _ => answer(to, Outcome::Failed { message }),
+    fn call_latched(&mut self, request: &Request, to: oneshot::Sender<Outcome>, message: String) {
+        if let Request::Delete(_) = request {
+            self.deleters.push(to);
+            self.remove();
+        } else {
+            answer(to, Outcome::Failed { message });
         }
-        Ok(())
     }
 }

@@ -94,7 +94,8 @@ async fn begin<M: Machine>(
         effects,
         roll: _,
     } = Session::create(created);
-    let (journal, session) = SessionJournal::create(&around.journals, path, id, retention, events)?;
+    let (journal, session) =
+        SessionJournal::create(&around.journals, &path, id, retention, events)?;
     if let Err(error) = journal.sync().await {
         // Nobody heard of it.
         journal.remove()?;

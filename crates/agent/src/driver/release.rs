@@ -23,10 +23,8 @@ impl<M: Machine> Driver<M> {
         if let Err(error) = &result {
             log::warn(format_args!("{}: not released cleanly: {error}", self.id));
         }
-        match to.send(result) {
-            Ok(()) => {}
-            Err(_) => {} // The supervisor ends anyhow.
-        }
+        // Nobody to tell: the supervisor ends anyhow.
+        drop(to.send(result));
     }
 
     async fn try_release(&mut self) -> Result<(), JournalError> {

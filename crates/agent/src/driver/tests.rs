@@ -202,7 +202,7 @@ fn a_stop_waits_for_the_whole_tree_and_others_do_not_wait_for_it() {
         let world = World::new();
         world.script(|it| {
             it.heeds_term = Some(Duration::from_millis(5));
-            it.tree_lives = Duration::from_secs(60);
+            it.tree_lives = Duration::from_mins(1);
         });
         let mut spec = raw();
         spec.lifecycle.stop_grace_period_seconds = Some(3);
@@ -340,12 +340,13 @@ async fn race(seed: u64) {
         (dice >> 33) % below
     };
     let mut world = World::new();
-    world.script(|it| {
-        it.start_after = Duration::from_millis(roll(20));
-        it.lives = Duration::from_millis(5 + roll(100));
-        it.heeds_term = (roll(2) == 0).then(|| Duration::from_millis(roll(30)));
-        it.tree_lives = Duration::from_millis(roll(60));
-        it.status = ExitStatus::Code(u8::try_from(roll(2)).unwrap());
+    world.machine.script.replace(Script {
+        start_after: Duration::from_millis(roll(20)),
+        lives: Duration::from_millis(5 + roll(100)),
+        heeds_term: (roll(2) == 0).then(|| Duration::from_millis(roll(30))),
+        tree_lives: Duration::from_millis(roll(60)),
+        status: ExitStatus::Code(u8::try_from(roll(2)).unwrap()),
+        ..Script::default()
     });
     let mut spec = raw();
     spec.lifecycle.restart.policy = Some(match roll(3) {
@@ -392,8 +393,14 @@ async fn race(seed: u64) {
     world.work(Duration::from_millis(1)).await;
     let session = world.stop(&id).await;
     assert_eq!(session.phase(), Phase::Stopped, "seed {seed}");
+    check_overlap(seed, &world.machine.take_calls());
+    let delete = world.call(Request::Delete(id)).await;
+    assert_eq!(delete, Outcome::Done, "seed {seed}");
+}
+
+fn check_overlap(seed: u64, calls: &[String]) {
     let mut running = BTreeSet::new();
-    for call in world.machine.take_calls() {
+    for call in calls {
         if let Some(number) = call.strip_prefix("spawn ") {
             running.insert(number.to_owned());
         } else if let Some(number) = call.strip_prefix("release ") {
@@ -402,6 +409,4 @@ async fn race(seed: u64) {
         assert!(running.len() <= 1, "seed {seed}: two attempts at once");
     }
     assert!(running.is_empty(), "seed {seed}: {running:?}");
-    let delete = world.call(Request::Delete(id)).await;
-    assert_eq!(delete, Outcome::Done, "seed {seed}");
 }

@@ -44,23 +44,23 @@ impl SessionJournal {
     /// Nothing is visible before the first sync.
     pub(crate) fn create(
         around: &JournalSurroundings,
-        path: PathBuf,
+        path: &Path,
         id: &SessionId,
         retention: spec::Retention,
         bodies: Vec<Body>,
     ) -> Result<(Self, Session), JournalError> {
-        let storage = FileStorage::create(&path)?;
+        let storage = FileStorage::create(path)?;
         let config = config_of(around, around.generation, retention);
         let made = Appender::create(storage, config, around.clock.now().unix_nanos(), &[])
             .map_err(JournalError::from)
             .and_then(|appender| {
-                let journal = Self::of(around, path.clone(), id, appender)?;
+                let journal = Self::of(around, path.to_path_buf(), id, appender)?;
                 let session = journal.append_creation(id, bodies)?;
                 Ok((journal, session))
             });
         if made.is_err() {
             // Half a journal is none.
-            std::fs::remove_dir_all(&path)?;
+            std::fs::remove_dir_all(path)?;
         }
         made
     }

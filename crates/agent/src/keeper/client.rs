@@ -61,6 +61,12 @@ impl KeeperClient {
         })
     }
 
+    /// A copy of the socket, to see when the keeper is gone: then it hangs up.
+    pub fn socket(&self) -> io::Result<OwnedFd> {
+        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        line.socket.try_clone()
+    }
+
     /// Has these kept. All or none; a name that exists is replaced.
     pub fn put(&self, items: &[(Label, BorrowedFd<'_>)]) -> Result<(), KeeperError> {
         for batch in items.chunks(KEEPER_BATCH_MAX) {

@@ -50,7 +50,7 @@ impl Default for Script {
         Self {
             start_after: Duration::from_millis(1),
             fails: None,
-            lives: Duration::from_secs(3600),
+            lives: Duration::from_hours(1),
             writes: Vec::new(),
             heeds_term: Some(Duration::from_millis(1)),
             tree_lives: Duration::ZERO,

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs, io,
     io::{Read, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -92,9 +92,14 @@ pub fn pause(span: Duration) {
 
 impl Sandbox {
     pub fn launch() -> Self {
+        Self::launch_in(&std::env::temp_dir())
+    }
+
+    /// In a new folder of this one.
+    pub fn launch_in(parent: &Path) -> Self {
         let directory = tempfile::Builder::new()
             .prefix("outlive-story-")
-            .tempdir()
+            .tempdir_in(parent)
             .unwrap();
         let bits = (u64::from(std::process::id()) << 32) | NEXT.fetch_add(1, Ordering::Relaxed);
         let config = LaunchConfig {
@@ -138,6 +143,11 @@ impl Sandbox {
         eventually("the supervisor answers", || {
             Link::connect(&self.state().join("agent.sock"), &self.config.sandbox).ok()
         })
+    }
+
+    /// Connects to the supervisor if one answers.
+    pub fn link_once(&self) -> io::Result<Link> {
+        Link::connect(&self.state().join("agent.sock"), &self.config.sandbox)
     }
 
     /// Calls; a call that a killed supervisor did not answer is made again.
@@ -266,19 +276,14 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        let sessions: Vec<_> = match self.link().call(Request::List) {
-            Ok(Outcome::Sessions(views)) => views,
-            _ => Vec::new(),
-        };
-        drop(sessions);
-        match self.link().call(Request::Release) {
-            Ok(_) | Err(_) => {} // Some stories have ended it already.
-        }
         let keeper = self.keeper_pid();
-        if children(keeper).is_empty() && !is_alive(keeper) {
-            return;
+        while is_alive(keeper) {
+            // A release that a killed supervisor began is asked of the next one.
+            if let Ok(mut link) = self.link_once() {
+                drop(link.call(Request::Release));
+            }
+            pause(Duration::from_millis(5));
         }
-        eventually("the keeper leaves", || (!is_alive(keeper)).then_some(()));
     }
 }
 
