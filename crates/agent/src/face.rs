@@ -9,12 +9,11 @@ pub type Face = fn() -> anyhow::Result<()>;
 
 /// Runs the face that the arguments name, or says how to call the program.
 pub fn main(supervisor: Face) -> ExitCode {
-    match find(supervisor) {
-        Some((title, face)) => finish(&title, face()),
-        None => {
-            complain("usage: outlive-agent launch|sweep|probe|version\n");
-            ExitCode::from(2)
-        }
+    if let Some((title, face)) = find(supervisor) {
+        finish(&title, face())
+    } else {
+        complain("usage: outlive-agent launch|sweep|probe|version\n");
+        ExitCode::from(2)
     }
 }
 

@@ -1,5 +1,4 @@
 //! Keeper, spawner and pump in the runtime without isolation: real processes, no privileges.
-#![expect(clippy::unwrap_used, reason = "test")]
 
 mod common;
 
@@ -11,19 +10,19 @@ use outlive_api::launch::RuntimeKind;
 fn main() -> ExitCode {
     common::main(&[
         ("a_program_starts_clean", || {
-            stories::a_program_starts_clean(&sandbox())
+            stories::a_program_starts_clean(&sandbox());
         }),
         ("arguments_arrive_exactly", || {
-            stories::arguments_arrive_exactly(&sandbox())
+            stories::arguments_arrive_exactly(&sandbox());
         }),
         ("a_start_that_fails_says_why", || {
-            stories::a_start_that_fails_says_why(&sandbox())
+            stories::a_start_that_fails_says_why(&sandbox());
         }),
         ("two_hundred_codes_are_exact", || {
-            stories::two_hundred_codes_are_exact(&sandbox())
+            stories::two_hundred_codes_are_exact(&sandbox());
         }),
         ("short_programs_lose_nothing", || {
-            stories::short_programs_lose_nothing(&sandbox(), 1000)
+            stories::short_programs_lose_nothing(&sandbox(), 1000);
         }),
         ("ten_kills_of_the_supervisor_change_nothing", || {
             stories::ten_kills_of_the_supervisor_change_nothing(&sandbox());
@@ -38,7 +37,7 @@ fn main() -> ExitCode {
             stories::keeper_and_supervisor_are_replaced_in_place(&sandbox());
         }),
         ("orphans_leave_no_zombies", || {
-            stories::orphans_leave_no_zombies(&sandbox())
+            stories::orphans_leave_no_zombies(&sandbox());
         }),
     ])
 }

@@ -202,12 +202,7 @@ pub(crate) fn sealed_copy(exe: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
     )?;
     let mut from = 0;
-    loop {
-        match rustix::fs::sendfile(&memory, exe, Some(&mut from), 1 << 30)? {
-            0 => break,
-            _ => {}
-        }
-    }
+    while rustix::fs::sendfile(&memory, exe, Some(&mut from), 1 << 30)? > 0 {}
     let mut magic = [0; 4];
     if rustix::io::pread(&memory, &mut magic, 0)? != magic.len() || magic != *b"\x7fELF" {
         return Err(io::Error::other("not an ELF executable"));

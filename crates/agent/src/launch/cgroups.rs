@@ -137,7 +137,7 @@ impl Cgroups {
         let mut places = String::new();
         match hierarchies.iter().find(|h| h.controller.is_empty()) {
             Some(unified) => match groups.make_unified(unified, config, owner) {
-                Ok(()) => places.push_str(&format!("{}\n", unified.base)),
+                Ok(()) => places.extend([unified.base.as_str(), "\n"]),
                 Err(e) => groups.off.push(format!(
                     "control group: {e}; kill and stop reach sessions and process groups only"
                 )),
@@ -198,7 +198,7 @@ impl Cgroups {
                         write_file(folder.as_fd(), file, value.as_bytes()).step(&step)?;
                     }
                     own(folder.as_fd(), owner, &["tasks", "cgroup.procs"]).step(&step)?;
-                    places.push_str(&format!("{}\n", hierarchy.base));
+                    places.extend([hierarchy.base.as_str(), "\n"]);
                     self.folders.push((limit.name, folder));
                 }
                 None => self.limit_unified(&limit).step(&step)?,

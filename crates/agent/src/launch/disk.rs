@@ -54,13 +54,15 @@ pub(super) fn prepare(config: &LaunchConfig) -> Step<Dirs> {
 }
 
 fn give_to_namespaces(sandbox: &OwnedFd, state: &OwnedFd, ids: IdRange) -> Step<()> {
-    fchown(sandbox, uid(ids.first), gid(ids.first)).step("giving the directory to the agent")?;
+    fchown(sandbox, Some(uid(ids.first)), Some(gid(ids.first)))
+        .step("giving the directory to the agent")?;
     if fstat(state).step("looking at the state directory")?.st_uid != ids.first {
         chown_tree(state.as_fd(), ids.first)?;
     }
     for part in ["upper", "work"] {
         let parent = make_dir(sandbox.as_fd(), part)?;
-        fchown(&parent, uid(ids.first), gid(ids.first)).step("giving the disk to the agent")?;
+        fchown(&parent, Some(uid(ids.first)), Some(gid(ids.first)))
+            .step("giving the disk to the agent")?;
         for layer in ["root", "usr"] {
             let layer = make_dir(parent.as_fd(), layer)?;
             let owner = fstat(&layer).step("looking at the disk")?.st_uid;
@@ -70,7 +72,7 @@ fn give_to_namespaces(sandbox: &OwnedFd, state: &OwnedFd, ids: IdRange) -> Step<
                     "it belongs to another range of ids",
                 ));
             }
-            fchown(&layer, uid(ids.first + 1), gid(ids.first + 1))
+            fchown(&layer, Some(uid(ids.first + 1)), Some(gid(ids.first + 1)))
                 .step("giving the disk to the workload")?;
             fchmod(&layer, Mode::from_raw_mode(0o755)).step("opening the disk")?;
         }
@@ -78,13 +80,13 @@ fn give_to_namespaces(sandbox: &OwnedFd, state: &OwnedFd, ids: IdRange) -> Step<
     Ok(())
 }
 
-/// Both arguments of a change of owner.
-fn uid(id: u32) -> Option<Uid> {
-    Some(Uid::from_raw(id))
+/// Shorthands for a change of owner.
+fn uid(id: u32) -> Uid {
+    Uid::from_raw(id)
 }
 
-fn gid(id: u32) -> Option<Gid> {
-    Some(Gid::from_raw(id))
+fn gid(id: u32) -> Gid {
+    Gid::from_raw(id)
 }
 
 /// Opens a directory below, made when missing.
@@ -117,7 +119,7 @@ pub(super) fn open_file(dir: BorrowedFd<'_>, name: &str, flags: OFlags) -> Step<
     )
     .step(&step)?;
     let owner = fstat(dir).step(&step)?;
-    fchown(&file, uid(owner.st_uid), gid(owner.st_gid)).step(&step)?;
+    fchown(&file, Some(uid(owner.st_uid)), Some(gid(owner.st_gid))).step(&step)?;
     Ok(file)
 }
 
@@ -148,8 +150,15 @@ fn chown_tree(dir: BorrowedFd<'_>, id: u32) -> Step<()> {
             .step(step)?;
             chown_tree(below.as_fd(), id)?;
         } else {
-            chownat(dir, name, uid(id), gid(id), AtFlags::SYMLINK_NOFOLLOW).step(step)?;
+            chownat(
+                dir,
+                name,
+                Some(uid(id)),
+                Some(gid(id)),
+                AtFlags::SYMLINK_NOFOLLOW,
+            )
+            .step(step)?;
         }
     }
-    fchown(dir, uid(id), gid(id)).step(step)
+    fchown(dir, Some(uid(id)), Some(gid(id))).step(step)
 }

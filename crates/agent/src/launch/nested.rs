@@ -223,7 +223,7 @@ fn outer(
 /// agent's own directory would have no name.
 fn approach_state(ground: &Ground<'_>) -> Step<()> {
     let above = Path::new(&ground.config.directory).parent();
-    rustix::process::chdir(above.unwrap_or(Path::new("/")))
+    rustix::process::chdir(above.unwrap_or_else(|| Path::new("/")))
         .step("entering the directory above the sandbox's")
 }
 

@@ -67,8 +67,9 @@ pub(super) fn run(plan: &ChildPlan) -> ! {
     }
     let mut byte = 0_u8;
     loop {
+        let place = std::ptr::from_mut(&mut byte);
         // SAFETY: one byte of ours.
-        let n = unsafe { libc::syscall(libc::SYS_read, plan.gate, &raw mut byte, 1_usize) };
+        let n = unsafe { libc::syscall(libc::SYS_read, plan.gate, place, 1_usize) };
         match n {
             1 => break,
             -1 if errno() == libc::EINTR => {}
@@ -88,8 +89,10 @@ pub(super) fn run(plan: &ChildPlan) -> ! {
 }
 
 fn errno() -> i32 {
-    // SAFETY: the location is always valid; this thread's copy belongs to this process alone.
-    unsafe { *libc::__errno_location() }
+    // SAFETY: asks for an address, nothing more.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: the address is this thread's own, valid as long as it runs.
+    unsafe { *place }
 }
 
 fn check(result: libc::c_long) -> Result<libc::c_long, i32> {

@@ -110,9 +110,8 @@ impl Gate {
     /// Lets the child go on to exec.
     pub fn open(self) -> io::Result<()> {
         match rustix::io::write(&self.0, b"g") {
-            Ok(_) => Ok(()),
-            // The child was killed already; its exit will be seen.
-            Err(rustix::io::Errno::PIPE) => Ok(()),
+            // A broken pipe: the child was killed already; its exit will be seen.
+            Ok(_) | Err(rustix::io::Errno::PIPE) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }

@@ -90,7 +90,7 @@ pub enum Forked {
 /// Unless the program has one thread, the child may only make system calls until it execs.
 pub unsafe fn fork(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     let mut pidfd: RawFd = -1;
-    let flags = u64::from(flags.cast_unsigned()) | libc::CLONE_PIDFD.cast_unsigned() as u64;
+    let flags = u64::from(flags.cast_unsigned()) | u64::from(libc::CLONE_PIDFD.cast_unsigned());
     let mut args = libc::clone_args {
         flags,
         pidfd: ptr::from_mut(&mut pidfd) as u64,
@@ -350,7 +350,8 @@ pub fn pidfd_exit_status(pidfd: BorrowedFd<'_>) -> io::Result<Option<ExitStatus>
         ..PidfdInfo::default()
     };
     // _IOWR(0xFF, 11, struct pidfd_info)
-    let request = (3 << 30) | ((size_of::<PidfdInfo>() as libc::c_ulong) << 16) | (0xff << 8) | 11;
+    let request =
+        (3 << 30) | ((size_of::<PidfdInfo>() as libc::c_ulong) << 16) | (0xff << 8) | 0x0b;
     // SAFETY: the request's size field is the size of the structure, which is ours.
     let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), request, ptr::from_mut(&mut info)) };
     match check(result.into()) {
@@ -367,12 +368,10 @@ pub fn pidfd_exit_status(pidfd: BorrowedFd<'_>) -> io::Result<Option<ExitStatus>
         return Ok(None);
     }
     let code = info.exit_code;
-    Ok(Some(if code & 0x7f == 0 {
-        decode_status(libc::CLD_EXITED, (code >> 8) & 0xff)
-    } else if code & 0x80 != 0 {
-        decode_status(libc::CLD_DUMPED, code & 0x7f)
-    } else {
-        decode_status(libc::CLD_KILLED, code & 0x7f)
+    Ok(Some(match (code & 0x7f, code & 0x80) {
+        (0, _) => decode_status(libc::CLD_EXITED, (code >> 8) & 0xff),
+        (signal, 0) => decode_status(libc::CLD_KILLED, signal),
+        (signal, _) => decode_status(libc::CLD_DUMPED, signal),
     }))
 }
 

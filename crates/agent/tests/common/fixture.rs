@@ -255,7 +255,7 @@ impl Supervisor {
                 tty,
                 cwd,
                 env,
-            } => self.start(&name, argv, tty, cwd, env)?,
+            } => self.start(&name, argv, tty, &cwd, env)?,
             Do::Wait(name) => Did::Ended(self.wait(&name)?),
             Do::Input { name, data } => {
                 self.input(&name, &data)?;
@@ -307,7 +307,7 @@ impl Supervisor {
         name: &str,
         argv: Vec<String>,
         tty: bool,
-        cwd: String,
+        cwd: &str,
         env: Vec<(String, String)>,
     ) -> anyhow::Result<Did> {
         let _one = self.one_start.lock().unwrap();
@@ -322,7 +322,7 @@ impl Supervisor {
             },
             argv,
             env,
-            cwd: cwd.clone(),
+            cwd: cwd.to_owned(),
             io: if tty {
                 Io::Pty(Terminal {
                     rows: 24,
@@ -341,7 +341,7 @@ impl Supervisor {
             let attempt = live.attempt.lock().unwrap();
             attempt.exec_status.wait()?
         };
-        Ok(match outcome.message(&program, &cwd) {
+        Ok(match outcome.message(&program, cwd) {
             Some(message) => Did::NotStarted(message),
             None => Did::Pid(pid),
         })
@@ -409,20 +409,13 @@ impl Supervisor {
         let bytes = minicbor::to_vec(end.status)?;
         let mut file = tempfile::NamedTempFile::new_in(".")?;
         file.write_all(&bytes)?;
-        file.persist_noclobber(&path)
-            .or_else(|e| match e.error.kind() {
-                // Written by a supervisor before us, which was killed before it reaped.
-                io::ErrorKind::AlreadyExists => Err(e),
-                _ => Err(e),
-            })
-            .map(drop)
-            .or_else(|e| {
-                if std::fs::read(&path)? == bytes {
-                    Ok(())
-                } else {
-                    Err(anyhow::anyhow!("two ends of one attempt: {e}"))
-                }
-            })?;
+        if let Err(e) = file.persist_noclobber(&path) {
+            // Written by a supervisor before us, which was killed before it reaped.
+            anyhow::ensure!(
+                std::fs::read(&path)? == bytes,
+                "two ends of one attempt: {e}"
+            );
+        }
         exit::reap(&attempt)?;
         if attempt.cgroup.populated(attempt.outer_pid)? {
             attempt.cgroup.kill_tree(attempt.outer_pid)?;

@@ -212,10 +212,9 @@ impl Drop for Sandbox {
                     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())
             {
                 // The supervisor sees its keeper gone; everything else is swept.
-                drop(rustix::process::pidfd_send_signal(
-                    &pidfd,
-                    rustix::process::Signal::KILL,
-                ));
+                let killed =
+                    rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+                assert!(killed.is_ok() || !self.keeper_lives(), "{killed:?}");
             }
         }
         call("sweep", &self.config);

@@ -303,22 +303,3 @@ pub fn orphans_leave_no_zombies(sandbox: &Sandbox) {
     let zombies: u32 = output.trim().parse().unwrap();
     assert!(zombies < 5, "{zombies} zombies");
 }
-
-/// case F1, S69: a kill reaches those who left the session and the process group.
-pub fn a_kill_reaches_the_whole_tree(sandbox: &Sandbox) {
-    let script = "sleep 1000 & (setsid sleep 1001 &) ; echo up; wait";
-    sandbox.start("ses-tree", &["sh", "-c", script]);
-    while sandbox.output("ses-tree", "out") != "up\n" {
-        std::thread::yield_now();
-    }
-    sandbox.ask(&Do::Kill("ses-tree".to_owned()));
-    let killed = ExitStatus::Signal {
-        signal: 9,
-        core: false,
-    };
-    assert_eq!(sandbox.wait("ses-tree"), killed);
-    while sandbox.ask(&Do::List) != Did::Names(vec![]) {
-        // The attempt is forgotten only once its group is empty.
-        std::thread::yield_now();
-    }
-}
