@@ -6,8 +6,9 @@ use std::{io, os::fd::AsFd};
 use outlive_api::launch::{Isolation, LaunchConfig, RuntimeKind};
 
 use crate::{
+    account::Account,
     keeper::{ExitRecord, KEEPER_FD_ENV, KeeperClient, KeeperError, Kept},
-    process::{Attempt, Pump, Spawner, cgroup::WorkloadCgroups, recover},
+    process::{Attempt, Pump, Spawner, cgroup::WorkloadCgroups, recover, spawn::INNER_ROOT},
     sys,
 };
 
@@ -25,6 +26,8 @@ pub struct Inheritance {
     pub config: LaunchConfig,
     /// What was reached.
     pub isolation: Isolation,
+    /// Whom attempts run as, by name.
+    pub account: Account,
     /// Starts attempts.
     pub spawner: Spawner,
     /// Moves output.
@@ -73,6 +76,7 @@ impl Inheritance {
         let spawner = Spawner::start(keeper.clone(), &kept)?;
         let cgroups = WorkloadCgroups::from_kept(&kept)?;
         let exits = keeper.exits()?;
+        let account = account(&config, &kept)?;
         let recovered = recover(kept);
         Ok(Self {
             pump: Pump::start()?,
@@ -84,8 +88,19 @@ impl Inheritance {
             spawner,
             cgroups,
             exits,
+            account,
         })
     }
+}
+
+/// The configured user in the sandbox, or ourselves on the host.
+fn account(config: &LaunchConfig, kept: &[Kept]) -> io::Result<Account> {
+    let root = kept.iter().find(|k| k.label.name == INNER_ROOT);
+    let uid = match config.runtime {
+        RuntimeKind::Namespace => config.user.uid,
+        RuntimeKind::Process => rustix::process::geteuid().as_raw(),
+    };
+    Account::find(root.map(|k| &k.fd), uid)
 }
 
 impl Inheritance {

@@ -13,6 +13,7 @@
 //!
 //! [`inherit::Inheritance::take`] is where a supervisor begins; [`process`] is what it acts with.
 
+pub mod account;
 mod clock;
 mod driver;
 pub mod face;

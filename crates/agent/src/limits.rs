@@ -109,3 +109,5 @@ pub(crate) const SEARCH_PAGE_RECORDS: usize = 1024;
 
 /// Bytes of the disk that only what must be journalled may use.
 pub(crate) const RESERVE_BYTES: u64 = 1024 * 1024;
+/// As much of `/etc/passwd` is read, bytes.
+pub const PASSWD_BYTES_MAX: u64 = 1 << 20;

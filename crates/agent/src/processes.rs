@@ -38,6 +38,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use crate::{
+    account::Account,
     inherit::Inheritance,
     input::Kind,
     journal::SessionJournal,
@@ -85,12 +86,17 @@ struct Workplace {
 }
 
 impl Workplace {
-    fn of(config: &LaunchConfig) -> Self {
+    fn of(config: &LaunchConfig, account: &Account) -> Self {
         let user = match config.runtime {
             RuntimeKind::Namespace => Some((config.user.uid, config.user.gid)),
             RuntimeKind::Process => None,
         };
-        let mut env = BTreeMap::from([("PATH".to_owned(), PATH_DEFAULT.to_owned())]);
+        let mut env = BTreeMap::from([
+            ("PATH".to_owned(), PATH_DEFAULT.to_owned()),
+            ("HOME".to_owned(), account.home.clone()),
+            ("USER".to_owned(), account.name.clone()),
+            ("LOGNAME".to_owned(), account.name.clone()),
+        ]);
         env.extend(config.env.clone());
         let home = env.get("HOME").cloned();
         let cwd = match (config.cwd.as_str(), home) {
@@ -113,6 +119,7 @@ impl Processes {
             cgroups,
             attempts,
             others,
+            account,
             ..
         } = inherited;
         let found = attempts
@@ -129,7 +136,7 @@ impl Processes {
             spawner,
             pump,
             cgroups,
-            workplace: Workplace::of(&config),
+            workplace: Workplace::of(&config, &account),
             env: RefCell::default(),
             found: RefCell::new(found),
             spools: RefCell::new(spools),

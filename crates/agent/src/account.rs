@@ -1,0 +1,84 @@
+//! Who attempts run as, read from the sandbox's own `/etc/passwd`: no names are resolved.
+
+use std::{
+    io::{self, Read},
+    os::fd::{AsFd, OwnedFd},
+};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+
+use crate::limits::PASSWD_BYTES_MAX;
+
+/// What a program expects to find about its user in the environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// Login name; the number where there is none.
+    pub name: String,
+    /// Home directory; `/` where there is none.
+    pub home: String,
+}
+
+impl Account {
+    /// Looks a user up below this root, or on the host.
+    pub(crate) fn find(root: Option<&OwnedFd>, uid: u32) -> io::Result<Self> {
+        Ok(Self::parse(&passwd(root)?, uid))
+    }
+
+    fn parse(passwd: &str, uid: u32) -> Self {
+        passwd
+            .lines()
+            .find_map(|line| {
+                let fields: Vec<&str> = line.split(':').collect();
+                let [name, _, id, _, _, home, ..] = fields.as_slice() else {
+                    return None;
+                };
+                (id.parse() == Ok(uid)).then(|| Self {
+                    name: (*name).to_owned(),
+                    home: (*home).to_owned(),
+                })
+            })
+            .unwrap_or_else(|| Self {
+                name: uid.to_string(),
+                home: "/".to_owned(),
+            })
+    }
+}
+
+/// The file's text; empty when there is none. Its links stay below the root.
+fn passwd(root: Option<&OwnedFd>) -> io::Result<String> {
+    let (root, path, resolve) = match root {
+        Some(root) => (root.as_fd(), "etc/passwd", ResolveFlags::IN_ROOT),
+        None => (CWD, "/etc/passwd", ResolveFlags::empty()),
+    };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = match openat2(root, path, flags, Mode::empty(), resolve) {
+        Ok(file) => std::fs::File::from(file),
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(String::new()),
+        Err(e) => return Err(e.into()),
+    };
+    let mut text = Vec::new();
+    file.take(PASSWD_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_the_name_and_home_that_its_line_says() {
+        let passwd =
+            "root:x:0:0:root:/root:/bin/sh\nbroken\nuser:x:1000:1000:,,:/home/user:/bin/sh\n";
+        let user = Account::parse(passwd, 1000);
+        assert_eq!(
+            (user.name.as_str(), user.home.as_str()),
+            ("user", "/home/user")
+        );
+    }
+
+    #[test]
+    fn a_user_without_a_line_has_a_number_and_the_root() {
+        let user = Account::parse("", 4711);
+        assert_eq!((user.name.as_str(), user.home.as_str()), ("4711", "/"));
+    }
+}
