@@ -103,7 +103,10 @@ pub fn fields(fields: &[(&str, String)]) -> String {
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut out = String::new();
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
-        push(&mut out, format_args!("{name:<width$}  {value}\n"));
+        push(
+            &mut out,
+            format_args!("{name:<width$}  {}\n", value.trim_end()),
+        );
     }
     out
 }

@@ -82,8 +82,9 @@ fn hex(bytes: &[u8]) -> String {
 /// The count lives in the shell's memory only, so a process that was started again would begin
 /// with line 1.
 pub(super) const PROGRAM: &str = r#"
+exec 3<&0
 trap stop=1 USR1
-(read -r line <&3; kill -USR1 $$) 3<&0 &
+(read -r line <&3; kill -USR1 $$) &
 i=0
 while [ -z "$stop" ]; do
   i=$((i+1))

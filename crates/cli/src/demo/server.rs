@@ -120,6 +120,8 @@ fn spawn(data: &Path, args: &Demo) -> Result<Child> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
+        // Ctrl-C is for the demo, which ends its server by itself.
+        .process_group(0)
         .kill_on_drop(true);
     if let Some(runtime) = args.runtime {
         command.args(["--runtime", runtime.as_str()]);

@@ -158,6 +158,12 @@ async fn watch(
 ) -> Result<()> {
     let mut follow = Follow::new(client, path, Some(evidence.seq), Some(DEMO_WAIT_MAX));
     while !enough(evidence) {
+        if let Some(ending) = &evidence.ending {
+            return Err(Failure::new(
+                "demo",
+                format!("the process ended early: {ending:?}"),
+            ));
+        }
         match follow.next().await? {
             Step::Event(event, _) => evidence.take(&event)?,
             Step::Deleted => return Err(Failure::new("demo", "the session is gone")),
@@ -186,7 +192,7 @@ fn judge(evidence: Evidence, pid: u64, pid_now: u64) -> Result<()> {
     }
     stdout_line(&format!("  same process   {pid} before and after"))?;
     stdout_line(&format!(
-        "  every event    1 to {}, each once, over two connections",
+        "  every event    1 to {}, each once, over three connections",
         evidence.seq
     ))?;
     let ending = evidence.ending.clone();
@@ -231,7 +237,7 @@ fn isolation(health: &Value) -> String {
         .as_str()
         .unwrap_or("unknown");
     match health["isolation"].as_str() {
-        Some("none") => format!("runtime {runtime}: this machine allows no isolation"),
+        Some("none") => format!("runtime {runtime}, no isolation"),
         Some(tier) => format!("runtime {runtime}, isolation {tier}"),
         None => format!("runtime {runtime}"),
     }

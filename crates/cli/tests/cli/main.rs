@@ -3,6 +3,7 @@
 
 mod calls;
 mod follow;
+mod real;
 mod reference;
 mod run;
 mod support;

@@ -1,5 +1,9 @@
 //! What the tests of the command line share: the program itself, and a server that does exactly
 //! what a test tells it to.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a test's tasks end with its runtime"
+)]
 
 use std::{
     collections::BTreeMap,
@@ -372,7 +376,7 @@ pub(crate) fn exited(seq: u64, more: &Value) -> Value {
 
 /// Events as a stream sends them.
 pub(crate) fn sse(events: &[Value]) -> String {
-    events
+    let frames: Vec<String> = events
         .iter()
         .map(|event| {
             format!(
@@ -380,7 +384,8 @@ pub(crate) fn sse(events: &[Value]) -> String {
                 event["seq"], event["type"]
             )
         })
-        .collect()
+        .collect();
+    frames.concat()
 }
 
 /// A session as the server shows it.
@@ -404,4 +409,49 @@ pub(crate) fn after(request: &Request) -> Option<u64> {
         .split('&')
         .find_map(|pair| pair.strip_prefix("after="))
         .map(|text| text.parse().unwrap())
+}
+
+/// A relay whose other end can be moved, for a server that comes back at another address.
+pub(crate) struct Relay {
+    url: String,
+    target: Arc<Mutex<String>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Relay {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let target: Arc<Mutex<String>> = Arc::default();
+        let shared = Arc::clone(&target);
+        let task = tokio::task::spawn(async move {
+            loop {
+                let (mut near, _) = listener.accept().await.unwrap();
+                let address = shared.lock().unwrap().clone();
+                tokio::task::spawn(async move {
+                    if let Ok(mut far) = TcpStream::connect(address).await {
+                        // A connection that breaks on one side breaks on the other.
+                        drop(tokio::io::copy_bidirectional(&mut near, &mut far).await);
+                    }
+                });
+            }
+        });
+        Self { url, target, task }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn point_to(&self, url: &str) {
+        url.trim()
+            .trim_start_matches("http://")
+            .clone_into(&mut self.target.lock().unwrap());
+    }
 }
