@@ -156,3 +156,6 @@ pub(crate) const WS_COMMANDS_MAX: usize = 64;
 
 /// How long it may take to sweep up after a runtime.
 pub(crate) const SWEEP_MAX: Duration = Duration::from_secs(15);
+
+/// Bytes of a body that is too large that are still read, so that its client sees the answer.
+pub(crate) const BODY_BYTES_DISCARDED_MAX: usize = 32 * 1024 * 1024;

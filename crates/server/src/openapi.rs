@@ -85,14 +85,17 @@ static YAML: LazyLock<Result<String, String>> = LazyLock::new(yaml);
 /// `/openapi.json` and `/openapi.yaml`.
 pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
-        .route("/openapi.json", get(|| served(&JSON, "application/json")))
-        .route("/openapi.yaml", get(|| served(&YAML, "application/yaml")))
+        .route(
+            "/openapi.json",
+            get(async || served(&JSON, "application/json")),
+        )
+        .route(
+            "/openapi.yaml",
+            get(async || served(&YAML, "application/yaml")),
+        )
 }
 
-async fn served(
-    text: &'static LazyLock<Result<String, String>>,
-    content_type: &'static str,
-) -> Response {
+fn served(text: &'static LazyLock<Result<String, String>>, content_type: &'static str) -> Response {
     match &**text {
         Ok(text) => {
             let kind = HeaderValue::from_static(content_type);

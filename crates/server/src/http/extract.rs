@@ -7,7 +7,8 @@ use axum::{
     extract::{FromRequest, FromRequestParts, Request},
     http::{HeaderMap, header, request::Parts},
 };
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use bytes::BytesMut;
+use http_body_util::BodyExt as _;
 use outlive_api::{
     error::{ApiError, ErrorCode},
     limits::BODY_BYTES_MAX,
@@ -15,6 +16,7 @@ use outlive_api::{
 use serde::de::DeserializeOwned;
 
 use super::reply::Failure;
+use crate::limits::BODY_BYTES_DISCARDED_MAX;
 
 /// A JSON body of a session call.
 #[derive(Debug)]
@@ -83,23 +85,36 @@ async fn optional<T: DeserializeOwned + Default>(
     parse(&body, code)
 }
 
+/// A body that is too large is read on for a while and thrown away: a client that is still
+/// sending when the connection closes never sees the answer.
 async fn read(request: Request, code: ErrorCode) -> Result<Bytes, Failure> {
-    // Refused before a byte of it is read, where the client says how long it is.
     let announced = request
         .headers()
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|bytes| bytes > BODY_BYTES_MAX) {
+    let mut too_large_already = announced.is_some_and(|bytes| bytes > BODY_BYTES_MAX);
+    let mut body = request.into_body();
+    let (mut out, mut discarded) = (BytesMut::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| ApiError::new(code, "request body can't be read"))?;
+        let Ok(data) = frame.into_data() else {
+            continue; // Trailers say nothing to us.
+        };
+        too_large_already |= out.len() + data.len() > BODY_BYTES_MAX;
+        if too_large_already {
+            out = BytesMut::new();
+            discarded += data.len();
+            if discarded > BODY_BYTES_DISCARDED_MAX {
+                break;
+            }
+        } else {
+            out.extend_from_slice(&data);
+        }
+    }
+    if too_large_already {
         return Err(too_large(code));
     }
-    match Limited::new(request.into_body(), BODY_BYTES_MAX)
-        .collect()
-        .await
-    {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large(code)),
-        Err(_) => Err(ApiError::new(code, "request body can't be read").into()),
-    }
+    Ok(out.freeze())
 }
 
 fn too_large(code: ErrorCode) -> Failure {

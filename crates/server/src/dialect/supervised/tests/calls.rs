@@ -8,6 +8,10 @@ use serde_json::{Value, json};
 use super::World;
 
 #[tokio::test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "one life, from its creation to its deletion"
+)]
 async fn a_session_lives_through_every_call() {
     let world = World::new().await;
     let spec = json!({"command": ["/bin/cat"], "name": "cat", "io": {"mode": "pty"}, "unknown": 1});
@@ -257,6 +261,7 @@ async fn a_stale_attempt_is_refused_everywhere() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 async fn what_makes_no_sense_is_an_invalid_request() {
     let world = World::new().await;
     let id = world.cat().await;

@@ -7,7 +7,10 @@ mod sockets;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use axum::{Extension, extract::Request, middleware::from_fn, response::IntoResponse as _};
+use axum::{
+    Extension, extract::Request, http::HeaderValue, middleware::from_fn,
+    response::IntoResponse as _,
+};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Response, body::Incoming};
@@ -58,7 +61,7 @@ impl World {
             .layer(from_fn(
                 move |mut request: Request, next: axum::middleware::Next| {
                     let mut caller = caller.clone();
-                    match request.headers().get("x-as").map(|value| value.as_bytes()) {
+                    match request.headers().get("x-as").map(HeaderValue::as_bytes) {
                         Some(b"reader") => caller.role = Role::ReadOnly,
                         Some(b"stranger") => caller.owner = "stranger".into(),
                         _ => {}

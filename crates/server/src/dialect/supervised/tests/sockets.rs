@@ -146,6 +146,7 @@ async fn a_socket_carries_both_ways() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 async fn refused_requests_are_answered_in_order_with_code_and_words() {
     let world = World::new().await;
     let id = world.cat().await;
@@ -384,7 +385,7 @@ async fn requests_are_read_during_a_replay() {
     let world = World::new().await;
     let id = world.cat().await;
     for _ in 0..400 {
-        world.sandbox.output(&id, Stream::Stdout, &[7; 60_000]);
+        world.sandbox.output(&id, Stream::Stdout, &vec![7; 60_000]);
     }
     let mut socket = Socket::open(&world, &id, "").await;
     socket
@@ -406,12 +407,12 @@ async fn a_client_that_takes_nothing_is_told_how_far_it_came() {
     let world = World::new().await;
     let id = world.cat().await;
     for _ in 0..600 {
-        world.sandbox.output(&id, Stream::Stdout, &[7; 60_000]);
+        world.sandbox.output(&id, Stream::Stdout, &vec![7; 60_000]);
     }
     let mut socket = Socket::open(&world, &id, "").await;
     socket.event().await;
     // The clock stands still until everybody waits: for the client, that is the server's patience.
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     let mut last = 1;
     let frame = loop {
         match socket.0.next().await {
