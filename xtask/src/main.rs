@@ -3,6 +3,7 @@
 //! ```text
 //! cargo xtask test                 every stage, in order
 //! cargo xtask test --only lint     one stage
+//! cargo xtask test --long          the crash harness in its long form
 //! cargo xtask test --list          the stages, with what each one shows
 //! ```
 #![expect(
@@ -12,12 +13,14 @@
 
 mod run;
 mod stage;
+mod suites;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::stage::{Plan, Stage};
+use crate::suites::Length;
 
 #[derive(Debug, Parser)]
 #[command(about = "Commands for those who work on outlive")]
@@ -36,11 +39,14 @@ enum Command {
         /// Print the stages and what each one shows, then stop.
         #[arg(long)]
         list: bool,
+        /// Run the crash harness in its long form (at least 500 kills a mode).
+        #[arg(long)]
+        long: bool,
     },
 }
 
 fn main() -> ExitCode {
-    let Command::Test { only, list } = Arguments::parse().command;
+    let Command::Test { only, list, long } = Arguments::parse().command;
     if list {
         for stage in Stage::ALL {
             println!("{:<12} {}", stage.name(), stage.shows());
@@ -52,7 +58,8 @@ fn main() -> ExitCode {
     } else {
         only
     };
-    match (Plan { stages }).run() {
+    let length = if long { Length::Long } else { Length::Short };
+    match (Plan { stages, length }).run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             println!("xtask: {error:#}");

@@ -52,6 +52,12 @@ impl Program {
         self
     }
 
+    /// Runs in `folder` instead of the root of the repository.
+    pub(crate) fn within(mut self, folder: &Path) -> Self {
+        self.command.current_dir(folder);
+        self
+    }
+
     pub(crate) fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(key, value);
         self

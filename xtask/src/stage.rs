@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::run::Program;
+use crate::suites::{self, Length};
 
 /// One part of the test command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -12,12 +13,21 @@ pub(crate) enum Stage {
     Lint,
     Doc,
     Rust,
+    Build,
+    Python,
+    Typescript,
+    Go,
+    Seed,
+    Cases,
+    Http,
+    Crash,
 }
 
 /// What one call of the test command does.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) stages: Vec<Stage>,
+    pub(crate) length: Length,
 }
 
 /// Whether this machine is allowed to leave something out.
@@ -30,7 +40,20 @@ enum Place {
 }
 
 impl Stage {
-    pub(crate) const ALL: [Self; 4] = [Self::Format, Self::Lint, Self::Doc, Self::Rust];
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Format,
+        Self::Lint,
+        Self::Doc,
+        Self::Rust,
+        Self::Build,
+        Self::Python,
+        Self::Typescript,
+        Self::Go,
+        Self::Seed,
+        Self::Cases,
+        Self::Http,
+        Self::Crash,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -38,6 +61,14 @@ impl Stage {
             Self::Lint => "lint",
             Self::Doc => "doc",
             Self::Rust => "rust",
+            Self::Build => "build",
+            Self::Python => "python",
+            Self::Typescript => "typescript",
+            Self::Go => "go",
+            Self::Seed => "seed",
+            Self::Cases => "cases",
+            Self::Http => "http",
+            Self::Crash => "crash",
         }
     }
 
@@ -47,11 +78,19 @@ impl Stage {
             Self::Lint => "clippy finds nothing",
             Self::Doc => "the documentation builds without a warning",
             Self::Rust => "unit and integration tests of the workspace, privileged ones as root",
+            Self::Build => "the binaries that all suites below drive",
+            Self::Python => "the vendor's Python client through the whole supervised dialect",
+            Self::Typescript => "the vendor's TypeScript client, the same stories",
+            Self::Go => "the vendor's Go client, the same stories",
+            Self::Seed => "the documentation's own snippets, with only URL and token changed",
+            Self::Cases => "faults that users met elsewhere (docs/internals/cases.md)",
+            Self::Http => "bad input at every endpoint, and schemathesis against openapi.yaml",
+            Self::Crash => "nothing is lost while our own processes are killed with -9",
         }
     }
 
     /// Runs the stage; answers what was left out of it, if anything was.
-    fn run(self, place: Place) -> Result<Option<String>> {
+    fn run(self, place: Place, length: Length) -> Result<Option<String>> {
         match self {
             Self::Format => cargo(["fmt", "--all", "--check"]),
             Self::Lint => cargo([
@@ -68,6 +107,14 @@ impl Stage {
                 .run()
                 .map(|()| None),
             Self::Rust => rust_tests(place),
+            Self::Build => suites::build().map(|()| None),
+            Self::Python => suite(place, suites::python),
+            Self::Typescript => suite(place, suites::typescript),
+            Self::Go => suite(place, suites::go),
+            Self::Seed => suite(place, suites::seed),
+            Self::Cases => suite(place, suites::cases),
+            Self::Http => suite(place, suites::http),
+            Self::Crash => suite(place, || suites::crash(length)),
         }
     }
 }
@@ -94,7 +141,7 @@ impl Plan {
         for &stage in &self.stages {
             println!("\n== {}: {}", stage.name(), stage.shows());
             let timer = Timer::start();
-            let verdict = match stage.run(place) {
+            let verdict = match stage.run(place, self.length) {
                 Ok(Some(left_out)) => format!("passed ({left_out})"),
                 Ok(None) => "passed".to_owned(),
                 Err(error) => {
@@ -143,6 +190,17 @@ fn rust_tests(place: Place) -> Result<Option<String>> {
     }
     .run()?;
     Ok(None)
+}
+
+/// A suite that drives the built server. In CI it needs root; at a desk it says what that leaves out.
+fn suite(place: Place, run: impl FnOnce() -> Result<()>) -> Result<Option<String>> {
+    let root = rustix::process::geteuid().is_root();
+    if !root && place == Place::Ci {
+        bail!("the suites need root in CI");
+    }
+    run()?;
+    Ok((!root)
+        .then(|| "without root: no limits, and tests that mount a disk are left out".to_owned()))
 }
 
 /// `package/privileged` for every package of the workspace that has such a feature.

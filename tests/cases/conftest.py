@@ -1,0 +1,29 @@
+"""One server and one shared sandbox for each worker."""
+
+import pytest
+from outlive_testing.api import Api
+from outlive_testing.server import Server
+
+
+@pytest.fixture(scope="session")
+def server():
+    with Server() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def api(server):
+    return Api(server)
+
+
+@pytest.fixture(scope="session")
+def sandbox(api):
+    return api.sandbox()
+
+
+@pytest.fixture
+def own(api):
+    """A sandbox that this test may break."""
+    made = api.sandbox()
+    yield made
+    made.delete()

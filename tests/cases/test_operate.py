@@ -1,0 +1,117 @@
+"""What an operator sees: small logs, no secrets in them, nothing left on the disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from outlive_testing import processes
+from outlive_testing.api import Api, Failure, output
+from outlive_testing.server import Server, wait_until
+
+SECRET = "tr0ub4dor-and-3-staples"
+
+
+def files_with(folder: Path, text: str) -> list[str]:
+    found = subprocess.run(["grep", "-rlF", "--", text, folder], capture_output=True, text=True)
+    return found.stdout.split()
+
+
+def test_our_log_stays_small_and_holds_no_payload():  # case G5
+    with Server() as server:
+        sandbox = Api(server).sandbox()
+        session = sandbox.sh(f"while :; do echo {SECRET}; done", event_retention={"max_bytes": 1 << 20})
+        readers = [session.follow() for _ in range(10)]
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            for reader in readers:
+                reader.response.read(65536)
+        for reader in readers:
+            reader.close()
+        session.delete()
+        logs = [server.log, *(server.data / "log").rglob("*"),
+                *(server.data / "sandboxes").rglob("agent.log*")]
+        texts = [path.read_bytes() for path in logs if path.is_file()]
+        assert sum(map(len, texts)) < 1 << 20
+        assert not [text for text in texts if SECRET.encode() in text]
+
+
+def test_deleted_and_expired_bytes_leave_the_disk():  # case G7
+    with Server() as server:
+        sandbox = Api(server).sandbox()
+        deleted = sandbox.sh(f"echo deleted-{SECRET}")
+        deleted.wait_exit()
+        aged = sandbox.sh(f"echo aged-{SECRET}", event_retention={"max_age_seconds": 3})
+        aged.wait_exit()
+        journals = server.data / "sandboxes" / sandbox.id / "state" / "sessions"
+        assert files_with(journals, f"deleted-{SECRET}")
+        server.restart()
+        deleted.delete()
+        wait_until(lambda: not files_with(journals, f"deleted-{SECRET}"), 10, "the deleted bytes to go")
+        wait_until(lambda: not files_with(journals, f"aged-{SECRET}"), 20, "the aged bytes to go")
+
+
+def test_the_program_runs_without_a_login_shell(sandbox):  # case K2
+    planted = sandbox.sh("echo 'touch /tmp/profile-was-run' > $HOME/.bash_profile; cp $HOME/.bash_profile "
+                         "$HOME/.profile; echo $HOME $USER $LOGNAME; umask; pwd; id -u")
+    planted.wait_exit()
+    home, umask, _, uid = output(planted.events()).decode().splitlines()
+    assert home.split()[0].startswith("/")
+    assert umask in ("0022", "0002")
+    assert uid.isdigit()
+    sandbox.session("/bin/true").wait_exit()
+    looked = sandbox.session("/usr/bin/test", "-e", "/tmp/profile-was-run")
+    assert looked.wait_exit()["exit_code"] == 1
+
+
+def test_a_missing_directory_is_a_start_error(sandbox):  # case K2
+    made = sandbox.session("/bin/pwd", cwd="/no/such/directory").get()
+    assert made["phase"] == "failed"
+    assert made["attempt"]["reason"] == "start_failed"
+    there = sandbox.session("/bin/pwd", cwd="/tmp")
+    there.wait_exit()
+    assert output(there.events()) == b"/tmp\n"
+
+
+def test_arguments_arrive_as_they_were_given(sandbox):  # case K3
+    words = ["", "two words", "'single'", '"double"', "new\nline", "$(id)", "`id`", "*", "back\\slash", "ü☕"]
+    session = sandbox.session("/usr/bin/printf", "%s\\0", *words)
+    session.wait_exit()
+    assert output(session.events()).split(b"\0")[:-1] == [word.encode() for word in words]
+    session = sandbox.session("/bin/sh", "-c", "echo $#", "sh", *["x"] * 4000)
+    session.wait_exit()
+    assert output(session.events()) == b"4000\n"
+    with pytest.raises(Failure) as refused:
+        sandbox.session("/bin/echo", *["x"] * 5000)
+    assert (refused.value.status, refused.value.code) == (400, "invalid_request")
+
+
+def test_an_environment_secret_stays_in_the_environment():  # case K3
+    with Server() as server:
+        sandbox = Api(server).sandbox()
+        session = sandbox.sh("test \"$PASSWORD\" && echo has it; sleep 1000", env={"PASSWORD": SECRET})
+        session.wait_output(b"has it\n")
+        shown = [arguments for _, arguments in processes.titles() if any(SECRET in a for a in arguments)]
+        assert shown == []
+        assert SECRET not in server.log_text()
+        assert not files_with(server.data / "log", SECRET)
+
+
+def test_other_users_secrets_are_out_of_reach(sandbox):
+    session = sandbox.sh("cat /etc/shadow /root/.ssh/* /root/.bash_history 2>/dev/null | head -c 100")
+    session.wait_exit()
+    assert output(session.events()) == b""
+
+
+def test_the_journal_is_out_of_the_workloads_reach(own, server):
+    session = own.sh(
+        f"ls {server.data} /proc/1/root{server.data} /proc/1/fd 2>/dev/null; "
+        "for p in /proc/[0-9]*; do head -c 200 $p/cmdline | tr '\\0' ' '; echo; done | grep -a outlive; true")
+    session.wait_exit()
+    shown = output(session.events())
+    assert b"outlive-keeper" not in shown and b"outlive-supervisor" not in shown, shown
+    assert own.id.encode() not in shown
+    assert os.path.isdir(server.data)

@@ -1,0 +1,179 @@
+//! The suites that are not Rust: what they need, and how they are run against the built server.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+use crate::run::{Program, repository};
+
+/// How much the crash harness does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// For every push: some kills in each mode.
+    Short,
+    /// At least 500 kills in each mode.
+    Long,
+}
+
+const KILLS_SHORT: u32 = 25;
+const KILLS_LONG: u32 = 500;
+/// Case tests wait more than they work, so several run at once.
+const CASE_WORKERS: &str = "4";
+
+/// Debian packages that sandboxes of the image `host` and the suites use.
+const DEBIAN_PACKAGES: [(&str, &str); 4] = [
+    ("/usr/bin/perl", "perl-base"),
+    ("/usr/bin/python3", "python3"),
+    ("/usr/bin/ps", "procps"),
+    ("/usr/bin/newuidmap", "uidmap"),
+];
+
+/// Builds the binaries that all suites drive.
+pub(crate) fn build() -> Result<()> {
+    Program::cargo()
+        .args(["build", "--workspace", "--bins"])
+        .run()
+}
+
+/// The vendor's Python client through the whole dialect.
+pub(crate) fn python() -> Result<()> {
+    pytest("conformance/python", &[])
+}
+
+/// The vendor's TypeScript client through the whole dialect.
+pub(crate) fn typescript() -> Result<()> {
+    node_modules()?;
+    npm(["run", "--silent", "check"])?;
+    npm(["run", "--silent", "test"])
+}
+
+/// The vendor's Go client through the whole dialect.
+pub(crate) fn go() -> Result<()> {
+    tool("go", ["version"], "Go 1.26")?;
+    let folder = repository().join("tests/conformance/go");
+    Program::new("go")
+        .within(&folder)
+        .args(["vet", "./..."])
+        .run()?;
+    with_server(
+        Program::new("go")
+            .within(&folder)
+            .args(["test", "-count=1", "-v", "./..."]),
+    )
+    .run()
+}
+
+/// The documentation's own snippets.
+pub(crate) fn seed() -> Result<()> {
+    node_modules()?;
+    tool("go", ["version"], "Go 1.26")?;
+    pytest("conformance/seed", &[])
+}
+
+/// Faults that users met elsewhere; the measured ones run alone.
+pub(crate) fn cases() -> Result<()> {
+    pytest(
+        "cases",
+        &["--ignore", "cases/test_load.py", "-n", CASE_WORKERS],
+    )?;
+    pytest("cases/test_load.py", &[])
+}
+
+/// What every endpoint says to nonsense, and schemathesis against `openapi.yaml`.
+pub(crate) fn http() -> Result<()> {
+    pytest("http", &[])
+}
+
+/// The kill harness.
+pub(crate) fn crash(length: Length) -> Result<()> {
+    let kills = match length {
+        Length::Short => KILLS_SHORT,
+        Length::Long => KILLS_LONG,
+    };
+    pytest("crash", &["--kills", &kills.to_string(), "-s"])
+}
+
+fn with_server(program: Program) -> Program {
+    program.env("OUTLIVE_BIN", target().join("debug/outlive"))
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from)
+}
+
+fn pytest(path: &str, more: &[&str]) -> Result<()> {
+    debian_packages()?;
+    let python = virtualenv()?;
+    with_server(Program::new(python).within(&repository().join("tests")))
+        .args(["-m", "pytest", path])
+        .args(more)
+        .run()
+}
+
+/// A virtualenv with what `tests/requirements.txt` pins; its interpreter.
+fn virtualenv() -> Result<PathBuf> {
+    tool(
+        "python3",
+        ["-c", "import ensurepip, venv"],
+        "Python 3.11 with venv",
+    )?;
+    let folder = target().join("tests/venv");
+    let python = folder.join("bin/python");
+    if !python.exists() {
+        Program::new("python3")
+            .args(["-m", "venv"])
+            .args([&folder])
+            .run()?;
+    }
+    Program::new(&python)
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ])
+        .args(["-r", "tests/requirements.txt"])
+        .run()?;
+    Ok(python)
+}
+
+fn node_modules() -> Result<()> {
+    tool("node", ["--version"], "Node 20")?;
+    npm(["ci", "--no-audit", "--no-fund"])
+}
+
+fn npm<const N: usize>(args: [&str; N]) -> Result<()> {
+    let folder = repository().join("tests/conformance/typescript");
+    with_server(Program::new("npm").within(&folder).args(args)).run()
+}
+
+/// A program that a person installs; the message says which one is missing.
+fn tool<const N: usize>(name: &str, args: [&str; N], wanted: &str) -> Result<()> {
+    Program::new(name)
+        .args(args)
+        .output()
+        .map(drop)
+        .with_context(|| format!("this needs {wanted}"))
+}
+
+/// Installs missing Debian packages as root; without root it names them.
+fn debian_packages() -> Result<()> {
+    let missing: Vec<&str> = DEBIAN_PACKAGES
+        .iter()
+        .filter(|(file, _)| !PathBuf::from(file).exists())
+        .map(|&(_, package)| package)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !rustix::process::geteuid().is_root() {
+        bail!("install these packages first: {}", missing.join(" "));
+    }
+    Program::new("apt-get").args(["update", "--quiet"]).run()?;
+    Program::new("apt-get")
+        .args(["install", "--quiet", "--yes", "--no-install-recommends"])
+        .args(missing)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .run()
+}
