@@ -298,3 +298,9 @@ def test_a_long_poll_answers_when_something_happens(sandbox):
     assert 0.2 < time.monotonic() - begun < 5
     assert page["events"][0]["seq"] == after + 1
     session.delete()
+
+
+def test_a_raw_replay_splits_no_pair(sandbox):  # case S58
+    session = sandbox.sh("head -c 65535 /dev/zero | tr '\\0' a; printf '\\360\\237\\230\\200'")
+    session.wait_exit()
+    assert output(session.events()).decode() == "a" * 65535 + "😀"

@@ -361,7 +361,7 @@ def test_wrong_messages_are_answered(session, message):
         wait_until(lambda: json.loads(client.recv(timeout=10)).get("type") == "ack", 10, "the next request")
 
 
-def test_a_foreign_origin_is_refused(session):
+def test_a_foreign_origin_is_refused(session):  # case L1
     headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
                "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Origin": "https://evil.example"}
     status, _, _ = session.api.raw("GET", f"{session.path}/ws", headers=headers)
