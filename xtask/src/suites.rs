@@ -21,11 +21,12 @@ const KILLS_LONG: u32 = 500;
 const CASE_WORKERS: &str = "4";
 
 /// Debian packages that sandboxes of the image `host` and the suites use.
-const DEBIAN_PACKAGES: [(&str, &str); 4] = [
+const DEBIAN_PACKAGES: [(&str, &str); 5] = [
     ("/usr/bin/perl", "perl-base"),
     ("/usr/bin/python3", "python3"),
     ("/usr/bin/ps", "procps"),
     ("/usr/bin/newuidmap", "uidmap"),
+    ("/usr/bin/jq", "jq"),
 ];
 
 /// Builds the binaries that all suites drive.

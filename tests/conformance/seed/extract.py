@@ -137,11 +137,33 @@ func write(ctx context.Context, sandbox *sandbox0.Sandbox, session *apispec.Exec
 '''
 
 
+def bash(code: dict[str, str]) -> str:
+    """The page's command is `s0`; ours stands in for it, and a Ctrl-C is pressed after some seconds."""
+    return f'''
+set -eu
+s0() {{
+    if [ "${{!#}}" = --follow ]; then
+        timeout --signal INT 4 "$OUTLIVE" "$@" || [ $? = 124 ] || [ $? = 130 ]
+    else
+        "$OUTLIVE" "$@"
+    fi
+}}
+SANDBOX_ID="$(s0 -o json sandbox create -t default | jq -r .id)"
+{code["create"]}
+{code["follow"]}
+SESSION_ID="$(s0 -o json sandbox session create "$SANDBOX_ID" -- /bin/cat | jq -r .id)"
+{code["input"]}
+s0 sandbox session events "$SANDBOX_ID" "$SESSION_ID" --follow
+s0 sandbox delete "$SANDBOX_ID"
+'''
+
+
 def programs(url: str, token: str) -> dict[str, str]:
     """One program a language: its three snippets, in the order of the page."""
     found = snippets()
     code = {language: {section: found[section, language] for section in SECTIONS.values()}
-            for language in ("python", "typescript", "go")}
+            for language in ("python", "typescript", "go", "bash")}
     return {"python": python(code["python"], url, token),
             "typescript": typescript(code["typescript"], url, token),
-            "go": go(code["go"], url, token)}
+            "go": go(code["go"], url, token),
+            "bash": bash(code["bash"])}

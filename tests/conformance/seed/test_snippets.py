@@ -9,20 +9,26 @@ from pathlib import Path
 
 import pytest
 from extract import programs
-from outlive_testing.server import Server
+from outlive_testing.server import Server, binary
 
 SUITES = Path(__file__).parents[1]
 WORK = SUITES / ".work"
 
 
 @pytest.fixture(scope="module")
-def program():
-    with Server() as server:
-        yield programs(server.url, server.token)
+def server():
+    with Server() as running:
+        yield running
 
 
-def run(command: list, folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=150)
+@pytest.fixture(scope="module")
+def program(server):
+    return programs(server.url, server.token)
+
+
+def run(command: list, folder: Path, **environment) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=150,
+                          env={**os.environ, **environment})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -60,3 +66,13 @@ def test_go_snippets(program):
         expect_the_page(run([os.environ.get("GO", "go"), "run", "./snippets"], folder.parent))
     finally:
         shutil.rmtree(folder)
+
+
+def test_command_line_snippets(program, server):
+    WORK.mkdir(exist_ok=True)
+    printed = run(["bash", "-c", program["bash"]], WORK, OUTLIVE=str(binary()), OUTLIVE_URL=server.url,
+                  OUTLIVE_TOKEN=server.token, OUTLIVE_CONFIG="/nonexistent/config.yaml")
+    assert re.search(r"^Session ID: ses-", printed, re.M), printed
+    assert "READY" in printed and "tick-2" in printed, printed
+    assert re.search(r"\tinput.accepted\t", printed), printed
+    assert re.search(r"\toutput\tstdout\thello", printed), printed
