@@ -65,10 +65,10 @@ class Server:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment,
                 preexec_fn=self._before_exec, start_new_session=True,
             )
-        wait_until(self._answers, START_SECONDS_MAX, f"the start of the server (see {self.log})")
+        wait_until(self.answers, START_SECONDS_MAX, f"the start of the server (see {self.log})")
         return self
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         if self._child.poll() is not None:
             raise AssertionError(f"the server ended with {self._child.returncode}:\n{self.log_text()}")
         return (self.data / "endpoint").exists() and (self.data / "admin.token").exists()
