@@ -35,7 +35,7 @@ use super::{
 };
 use crate::{
     http::{extract::Query, reply::Failure},
-    limits::REPLAY_CHUNK_BYTES,
+    limits::{HEAD_MOVES_MAX, REPLAY_CHUNK_BYTES},
     sessions::{Life, Tail},
 };
 
@@ -82,6 +82,7 @@ pub(super) async fn list_events(
         upto: now.latest,
         left: asked.limit,
         filter: asked.filter,
+        head_moves_left: if asked.after.is_none() { HEAD_MOVES_MAX } else { 0 },
         attachment,
     };
     if let Some(count) = asked.newest {
@@ -133,6 +134,9 @@ struct Page {
     upto: u64,
     left: usize,
     filter: Filter,
+    /// How often the page may begin later because retention was faster. None once an event was
+    /// read, and none at all where the caller chose the cursor: then it must be told.
+    head_moves_left: u32,
     attachment: Attachment,
 }
 
@@ -189,9 +193,19 @@ impl Page {
                 events_max: left,
             };
             let mut filter = self.filter.clone();
-            let chunk = self
+            let chunk = match self
                 .blocking(move |source| source.chunk(Format::Page, after, &bounds, &mut filter))
-                .await?;
+                .await
+            {
+                Err(ReadError::Expired { earliest }) if self.head_moves_left > 0 => {
+                    self.head_moves_left -= 1;
+                    self.cursor = earliest.saturating_sub(1);
+                    self.upto = self.upto.max(self.attachment.tail().borrow().latest);
+                    continue;
+                }
+                read => read?,
+            };
+            self.head_moves_left = 0;
             self.cursor = chunk.last;
             self.left -= chunk.marks.len().min(left);
             if !chunk.marks.is_empty() || chunk.last == after {
