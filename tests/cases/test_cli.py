@@ -17,7 +17,7 @@ from outlive_testing.server import binary, wait_until
 def cli(api, *arguments, url=None, **options):
     """A command of `outlive`, told by the environment where the server is."""
     environment = {**os.environ, "OUTLIVE_URL": url or api.server.url, "OUTLIVE_TOKEN": api.token,
-                   "OUTLIVE_CONFIG": "/nonexistent/config.yaml"}
+                   "XDG_CONFIG_HOME": "/nonexistent"}
     return subprocess.Popen([binary(), *arguments], env=environment, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, **options)
 

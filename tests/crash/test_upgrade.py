@@ -16,6 +16,7 @@ from outlive_testing.server import Server, binary, wait_until
 
 SESSIONS = 50
 UPGRADE = 13
+DONE = 0
 LINK_VERSION = 1
 
 
@@ -46,7 +47,8 @@ def ask_for_upgrade(state: Path, sandbox_id: str, executable: Path) -> None:
         link.sendall(frame([[LINK_VERSION], sandbox_id]))
         assert link.recv(4096)
         link.sendall(frame([1, [UPGRADE, [str(executable)]]]))
-        assert link.recv(4096)
+        answer = link.recv(4096)
+        assert answer.endswith(cbor([1, [DONE, []]])), answer
     os.close(folder)
 
 
@@ -54,6 +56,7 @@ def ask_for_upgrade(state: Path, sandbox_id: str, executable: Path) -> None:
 def agent():
     """A copy of the agent that may be deleted."""
     folder = Path(tempfile.mkdtemp(prefix="outlive-agent-"))
+    folder.chmod(0o755)  # Supervisors run as users of their own.
     copy = folder / "outlive-agent"
     shutil.copy2(binary().with_name("outlive-agent"), copy)
     yield copy

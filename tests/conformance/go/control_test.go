@@ -161,7 +161,7 @@ var controlStories = []story{
 		w.toOutput(t, w.sandbox, made.ID, "up\n", 0)
 		w.signal(t, made, "usr1")
 		events := w.toExit(t, made.ID)
-		same(t, "output", written(t, events), "up\ncaught\n")
+		same(t, "output", written(t, events, "stdout"), "up\ncaught\n")
 		same(t, "event", reasons(events, "signal.sent"), []string{"SIGUSR1"})
 	}},
 	{"signal_refuses_unknown_names", func(t *testing.T, w *world) {

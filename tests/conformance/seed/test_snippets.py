@@ -71,7 +71,7 @@ def test_go_snippets(program):
 def test_command_line_snippets(program, server):
     WORK.mkdir(exist_ok=True)
     printed = run(["bash", "-c", program["bash"]], WORK, OUTLIVE=str(binary()), OUTLIVE_URL=server.url,
-                  OUTLIVE_TOKEN=server.token, OUTLIVE_CONFIG="/nonexistent/config.yaml")
+                  OUTLIVE_TOKEN=server.token, XDG_CONFIG_HOME="/nonexistent")
     assert re.search(r"^Session ID: ses-", printed, re.M), printed
     assert "READY" in printed and "tick-2" in printed, printed
     assert re.search(r"\tinput.accepted\t", printed), printed

@@ -173,7 +173,7 @@ export const controlStories = {
     await toOutput(sandbox, session.id, "up\n");
     await sandbox.sendSessionSignal(session.id, { signal: "usr1", expectedAttemptId: session.attempt!.id });
     const events = await toExit(sandbox, session.id);
-    assert.equal(text(events), "up\ncaught\n");
+    assert.equal(text(events, "stdout"), "up\ncaught\n");
     assert.deepEqual(reasons(events, "signal.sent"), ["SIGUSR1"]);
   },
 

@@ -43,7 +43,10 @@ class Api:
         """One request; status, headers and body as they came."""
         connection = self.connection(timeout)
         try:
-            connection.request(method, path, body=body, headers=self.headers(headers))
+            try:
+                connection.request(method, path, body=body, headers=self.headers(headers))
+            except BrokenPipeError:
+                pass  # The server answered without reading all of the body; the answer is there.
             response = connection.getresponse()
             return response.status, response.headers, response.read()
         finally:
