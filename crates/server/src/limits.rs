@@ -159,5 +159,6 @@ pub(crate) const SWEEP_MAX: Duration = Duration::from_secs(15);
 
 /// Bytes of a body that is too large that are still read, so that its client sees the answer.
 pub(crate) const BODY_BYTES_DISCARDED_MAX: usize = 32 * 1024 * 1024;
+
 /// How often a page without a cursor begins anew because retention overtook it.
 pub(crate) const HEAD_MOVES_MAX: u32 = 8;

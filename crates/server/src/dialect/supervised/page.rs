@@ -82,7 +82,11 @@ pub(super) async fn list_events(
         upto: now.latest,
         left: asked.limit,
         filter: asked.filter,
-        head_moves_left: if asked.after.is_none() { HEAD_MOVES_MAX } else { 0 },
+        head_moves_left: if asked.after.is_none() {
+            HEAD_MOVES_MAX
+        } else {
+            0
+        },
         attachment,
     };
     if let Some(count) = asked.newest {
