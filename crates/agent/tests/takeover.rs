@@ -49,8 +49,23 @@ fn a_flood_through_a_terminal_survives_kills_byte_by_byte() {
     flood("seq 1 300000; exit 7", true, 12, 12);
 }
 
+#[test]
+fn floods_in_namespaces_survive_kills_byte_by_byte() {
+    // What needs root is told to root only; the test command runs as root.
+    for tty in [false, true] {
+        let Some(sandbox) = Sandbox::launch_apart() else {
+            return;
+        };
+        let lines = if tty { 200_000 } else { 2_000_000 };
+        flood_in(&sandbox, &format!("seq 1 {lines}; exit 7"), tty, 15, 3);
+    }
+}
+
 fn flood(script: &str, tty: bool, kills: u64, seed: u64) {
-    let sandbox = Sandbox::launch();
+    flood_in(&Sandbox::launch(), script, tty, kills, seed);
+}
+
+fn flood_in(sandbox: &Sandbox, script: &str, tty: bool, kills: u64, seed: u64) {
     let script = format!("read go; {script}");
     let mut spec = sh(&script);
     spec.event_retention.max_bytes = Some(1 << 30);
@@ -72,7 +87,11 @@ fn flood(script: &str, tty: bool, kills: u64, seed: u64) {
     assert_eq!(status(&session), ExitStatus::Code(7));
     assert_eq!(session.attempts().len(), 1);
     assert_eq!(session.attempt().unwrap().pid, pid);
-    let last: u32 = if tty { 300_000 } else { 3_000_000 };
+    let last: u32 = script
+        .split([' ', ';'])
+        .filter_map(|word| word.parse().ok())
+        .max()
+        .unwrap();
     let newline = if tty { "\r\n" } else { "\n" };
     let mut expected: String = if tty {
         "\r\n".to_owned()
@@ -87,9 +106,27 @@ fn flood(script: &str, tty: bool, kills: u64, seed: u64) {
     let output = sandbox.output(&id, stream);
     assert_eq!(output.len(), expected.len());
     assert!(output == expected.as_bytes(), "the bytes differ");
-    check_seqs(&sandbox, &id);
+    check_seqs(sandbox, &id);
     println!("{killed} kills");
     assert!(killed > 0);
+}
+
+// case S13 at the supervisor, in namespaces: exact codes while orphans die
+#[test]
+fn codes_are_exact_in_namespaces() {
+    let Some(sandbox) = Sandbox::launch_apart() else {
+        return;
+    };
+    let ids: Vec<_> = (1..=40)
+        .map(|code| sandbox.create(sh(&format!("(sleep 0.05 &) ; (sleep 0.01 &); exit {code}"))))
+        .collect();
+    for (code, id) in (1..=40).zip(&ids) {
+        let session = sandbox.wait_for(id, &[Phase::Exited]);
+        assert_eq!(status(&session), ExitStatus::Code(code));
+        if code % 10 == 0 {
+            sandbox.kill_supervisor();
+        }
+    }
 }
 
 // case S15

@@ -13,7 +13,8 @@ use std::{
 use outlive_api::{
     agent::{Outcome, Request, Write as InputWrite},
     launch::{
-        Image, LaunchConfig, LaunchOutcome, Launched, Limits, NetworkMode, RuntimeKind, User,
+        IdRange, Image, LaunchConfig, LaunchOutcome, Launched, Limits, NetworkMode, RuntimeKind,
+        User,
     },
     record,
 };
@@ -95,14 +96,32 @@ impl Sandbox {
         Self::launch_in(&std::env::temp_dir())
     }
 
+    /// In namespaces of its own, where that is allowed: for root.
+    pub fn launch_apart() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        let slot = 21_000 + u16::try_from(NEXT.load(Ordering::Relaxed)).unwrap();
+        Some(Self::launch_with(&std::env::temp_dir(), |config| {
+            config.runtime = RuntimeKind::Namespace;
+            config.ids = IdRange::of_slot(slot + u16::try_from(std::process::id() % 5000).unwrap());
+            config.network = NetworkMode::None;
+            config.hostname = "box".to_owned();
+        }))
+    }
+
     /// In a new folder of this one.
     pub fn launch_in(parent: &Path) -> Self {
+        Self::launch_with(parent, |_| {})
+    }
+
+    fn launch_with(parent: &Path, change: impl FnOnce(&mut LaunchConfig)) -> Self {
         let directory = tempfile::Builder::new()
             .prefix("outlive-story-")
             .tempdir_in(parent)
             .unwrap();
         let bits = (u64::from(std::process::id()) << 32) | NEXT.fetch_add(1, Ordering::Relaxed);
-        let config = LaunchConfig {
+        let mut config = LaunchConfig {
             sandbox: SandboxId::from_bits(bits),
             generation: Generation::FIRST,
             directory: directory.path().to_str().unwrap().to_owned(),
@@ -116,6 +135,7 @@ impl Sandbox {
             cwd: "/".to_owned(),
             limits: Limits::default(),
         };
+        change(&mut config);
         let launched = start(&config);
         Self {
             directory,
