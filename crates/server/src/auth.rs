@@ -130,7 +130,7 @@ impl Auth {
         }
     }
 
-    async fn caller(&self, key: &str) -> Result<Option<Caller>, StoreError> {
+    pub(crate) async fn caller(&self, key: &str) -> Result<Option<Caller>, StoreError> {
         if key.is_empty() || key.len() > TOKEN_BYTES_MAX {
             return Ok(None);
         }

@@ -11,6 +11,8 @@
 
 mod agents;
 mod app;
+#[cfg(test)]
+mod app_tests;
 mod auth;
 mod clock;
 pub mod config;

@@ -162,3 +162,6 @@ pub(crate) const BODY_BYTES_DISCARDED_MAX: usize = 32 * 1024 * 1024;
 
 /// How often a page without a cursor begins anew because retention overtook it.
 pub(crate) const HEAD_MOVES_MAX: u32 = 8;
+
+/// How long a call for a session waits for an attempt that is being started.
+pub(crate) const STARTING_WAIT_MAX: Duration = Duration::from_secs(2);

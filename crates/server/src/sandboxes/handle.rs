@@ -9,11 +9,11 @@ use outlive_api::{
 };
 use outlive_core::{
     id::{SandboxId, SessionId},
-    session::{Rejection, Session},
+    session::{Phase as CorePhase, Rejection, Session},
 };
 use tokio::{
     sync::{mpsc, watch},
-    time::timeout,
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::{
@@ -27,7 +27,7 @@ use crate::{
         offline,
         tails::Tails,
     },
-    limits::{AGENT_WAIT_MAX, WAKES_MAX},
+    limits::{AGENT_WAIT_MAX, STARTING_WAIT_MAX, WAKES_MAX},
     runtime::Place,
     sessions::{Answer, CallError, Census, SandboxHandle, Tail},
     store::{Desired, Observed, Owner, SandboxRecord},
@@ -133,6 +133,30 @@ impl Sandbox {
             self.ask(Command::Wake).await?;
         }
         Err(unavailable("the sandbox does not stay awake", 5))
+    }
+
+    /// A call that wakes the sandbox means the attempt that recovery is about to start: it waits
+    /// for that attempt instead of being refused for coming a moment early.
+    async fn call_now(&self, request: Request) -> Result<Outcome, CallError> {
+        let until = Instant::now() + STARTING_WAIT_MAX;
+        let mut followed = None;
+        loop {
+            let answer = self.call_awake(request.clone()).await;
+            let Some(session) = met_a_start(&request, &answer) else {
+                return answer;
+            };
+            let Some(tail) = &mut followed else {
+                // Asked once more with the tail in hand, so that no event slips in between.
+                followed = self.tails.follow(session);
+                if followed.is_none() {
+                    return answer;
+                }
+                continue;
+            };
+            if !matches!(timeout_at(until, tail.changed()).await, Ok(Ok(()))) {
+                return answer;
+            }
+        }
     }
 
     async fn call_awake(&self, request: Request) -> Result<Outcome, CallError> {
@@ -308,7 +332,7 @@ impl SandboxHandle for Sandbox {
     }
 
     fn call(&self, request: Request) -> Answer<'_, Outcome> {
-        Box::pin(self.call_awake(request))
+        Box::pin(self.call_now(request))
     }
 
     fn wake(&self) -> Answer<'_, ()> {
@@ -329,6 +353,26 @@ impl SandboxHandle for Sandbox {
 
     fn journal<'a>(&'a self, session: &'a SessionId) -> Answer<'a, PathBuf> {
         Box::pin(async move { Ok(self.place.journal(session)) })
+    }
+}
+
+/// The session whose attempt was not started yet when a request for it was refused. A refused
+/// request changed nothing, so it may be made again.
+fn met_a_start<'a>(
+    request: &'a Request,
+    answer: &Result<Outcome, CallError>,
+) -> Option<&'a SessionId> {
+    let Err(CallError::Rejected(Rejection::NotRunning {
+        phase: CorePhase::Suspended | CorePhase::Starting,
+    })) = answer
+    else {
+        return None;
+    };
+    match request {
+        Request::Write { session, .. }
+        | Request::Signal { session, .. }
+        | Request::Resize { session, .. } => Some(session),
+        _ => None,
     }
 }
 
