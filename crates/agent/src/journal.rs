@@ -39,7 +39,10 @@ use tokio::sync::Notify;
 
 use crate::{
     clock::Clock,
-    limits::{MAINTENANCE_PAUSE, OUTPUT_FRAME_BYTES_MAX, SEARCH_PAGE_BYTES, SEARCH_PAGE_RECORDS},
+    limits::{
+        FULL_RETRY, MAINTENANCE_PAUSE, OUTPUT_FRAME_BYTES_MAX, SEARCH_PAGE_BYTES,
+        SEARCH_PAGE_RECORDS,
+    },
     log,
     process::{SinkError, pump::Fill},
     sync::{Durable, Syncer},
@@ -215,8 +218,17 @@ impl SessionJournal {
 
     /// Makes everything so far durable, and visible.
     pub(crate) async fn sync(&self) -> Result<(), JournalError> {
-        let durable: Arc<dyn Durable> = Arc::clone(&self.shared) as _;
-        Ok(self.shared.around.syncer.sync(durable).await?)
+        loop {
+            let durable: Arc<dyn Durable> = Arc::clone(&self.shared) as _;
+            match self.shared.around.syncer.sync(durable).await {
+                // It is in the journal and can't be taken back: it waits for space. A disk that
+                // refused for good says something else the second time.
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                    tokio::time::sleep(FULL_RETRY).await;
+                }
+                outcome => return Ok(outcome?),
+            }
+        }
     }
 
     /// Appends a frame of output that `fill` moves. Called by the pump.
@@ -462,17 +474,20 @@ impl Shared {
 }
 
 impl Durable for Shared {
-    fn sync(&self) -> io::Result<()> {
+    fn sync(&self) -> io::Result<usize> {
         // What comes from here on asks again.
         self.is_sync_asked.store(false, Ordering::Release);
         let point = {
             let mut state = self.lock();
             if state.is_removed {
-                return Ok(());
+                return Ok(0);
             }
-            match state.appender.sync_point().map_err(io::Error::other)? {
-                Some(point) => point,
-                None => return Ok(()),
+            match state.appender.sync_point() {
+                Ok(Some(point)) => point,
+                Ok(None) => return Ok(0),
+                // Output that is half in the journal waits for space, and so does what follows.
+                Err(AppendError::Full) => return Err(io::ErrorKind::StorageFull.into()),
+                Err(error) => return Err(io::Error::other(error)),
             }
         };
         if let Err(error) = point.sync() {
@@ -480,13 +495,38 @@ impl Durable for Shared {
             self.lock().appender.sync_failed(error);
             return Err(copy);
         }
-        let (sealed, last, earliest) = {
+        {
             let mut state = self.lock();
             state.appender.synced(&point);
             let (earliest, latest) = state.appender.window();
             self.tail.move_to(earliest, latest);
-            let appender = &state.appender;
-            (appender.sealed_up_to(), appender.last_seq(), earliest)
+        }
+        if let Err(error) = self.tidy() {
+            // Nothing is lost: the next sync tries again, and until then no file goes.
+            log::warn(format_args!("{}: {error}", self.path.display()));
+        }
+        Ok(point.sync_count())
+    }
+}
+
+impl Shared {
+    fn receipts(&self) -> MutexGuard<'_, Receipts> {
+        self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts receipts of sealed segments away, and removes files that nobody needs.
+    fn tidy(&self) -> io::Result<()> {
+        let (sealed, last, earliest) = {
+            let state = self.lock();
+            if state.is_removed {
+                return Ok(());
+            }
+            let (earliest, _) = state.appender.window();
+            (
+                state.appender.sealed_up_to(),
+                state.appender.last_seq(),
+                earliest,
+            )
         };
         let covered = self.seal_receipts(sealed, last, earliest)?;
         let garbage = {
@@ -499,12 +539,6 @@ impl Durable for Shared {
             state.appender.take_garbage()
         };
         garbage.map_or(Ok(()), |garbage| garbage.remove())
-    }
-}
-
-impl Shared {
-    fn receipts(&self) -> MutexGuard<'_, Receipts> {
-        self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes receipts of sealed segments as a run; returns up to where they are safe.

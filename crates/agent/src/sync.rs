@@ -25,8 +25,8 @@ use crate::{
 
 /// Something that can be made durable from any thread.
 pub(crate) trait Durable: Send + Sync + 'static {
-    /// Makes everything appended so far durable.
-    fn sync(&self) -> io::Result<()>;
+    /// Makes everything appended so far durable; how many syncs of the disk it took.
+    fn sync(&self) -> io::Result<usize>;
 }
 
 /// The queue in front of the sync threads.
@@ -218,9 +218,12 @@ impl Shared {
     fn time(&self, durable: &Arc<dyn Durable>) -> io::Result<()> {
         let (result, spent) = clock::timed(|| durable.sync());
         let mut state = self.lock();
-        state.syncs += 1;
-        state.spent += spent;
-        result
+        let count = result?;
+        state.syncs += count as u64;
+        if count > 0 {
+            state.spent += spent;
+        }
+        Ok(())
     }
 }
 
