@@ -195,7 +195,7 @@ pub struct RuntimeInfo {
 /// A page of sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxList {
-    /// Ordered by creation, newest first.
+    /// Ordered by creation, then id.
     pub sandboxes: Vec<SandboxSummary>,
     /// How many are in this page.
     pub count: u64,

@@ -25,7 +25,7 @@ use outlive_api::{
 )]
 pub(super) fn create_sandbox() {}
 
-/// The sandboxes of the caller, newest first.
+/// The sandboxes of the caller, oldest first.
 #[utoipa::path(
     get,
     path = "/api/v1/sandboxes",
