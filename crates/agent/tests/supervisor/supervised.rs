@@ -34,18 +34,18 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A launched sandbox; ends with its processes when dropped.
-pub struct Sandbox {
+pub(crate) struct Sandbox {
     directory: tempfile::TempDir,
     config: LaunchConfig,
     launched: Launched,
 }
 
 /// A specification that runs `script` in a shell.
-pub fn sh(script: &str) -> RawSpec {
+pub(crate) fn sh(script: &str) -> RawSpec {
     argv(&["/bin/sh", "-c", script])
 }
 
-pub fn argv(command: &[&str]) -> RawSpec {
+pub(crate) fn argv(command: &[&str]) -> RawSpec {
     let command = command.iter().map(|&part| part.to_owned()).collect();
     RawSpec {
         command: Some(command),
@@ -53,12 +53,12 @@ pub fn argv(command: &[&str]) -> RawSpec {
     }
 }
 
-pub fn on_terminal(mut spec: RawSpec) -> RawSpec {
+pub(crate) fn on_terminal(mut spec: RawSpec) -> RawSpec {
     spec.io.mode = Some(outlive_core::spec::IoMode::Pty);
     spec
 }
 
-pub fn created(spec: RawSpec) -> Created {
+pub(crate) fn created(spec: RawSpec) -> Created {
     let spec: SessionSpec = spec.validate().unwrap();
     Created {
         spec,
@@ -68,7 +68,7 @@ pub fn created(spec: RawSpec) -> Created {
 }
 
 /// Tries until `look` finds something.
-pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = outlive_agent::sys::boot_clock() + PATIENCE;
     loop {
         if let Some(found) = look() {
@@ -79,8 +79,18 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// One line for each number.
+pub(crate) fn lines(numbers: std::ops::Range<u32>, line: impl Fn(u32) -> String) -> String {
+    numbers.fold(String::new(), |text, number| text + &line(number))
+}
+
+/// How long it is since `from`, by the boot clock.
+pub(crate) fn since(from: Duration) -> Duration {
+    outlive_agent::sys::boot_clock().saturating_sub(from)
+}
+
 /// Lets other processes run: what a story measures time with, never what it waits by.
-pub fn pause(span: Duration) {
+pub(crate) fn pause(span: Duration) {
     let span = rustix::time::Timespec {
         tv_sec: span.as_secs().cast_signed(),
         tv_nsec: span.subsec_nanos().into(),
@@ -92,12 +102,12 @@ pub fn pause(span: Duration) {
 }
 
 impl Sandbox {
-    pub fn launch() -> Self {
+    pub(crate) fn launch() -> Self {
         Self::launch_in(&std::env::temp_dir())
     }
 
     /// In namespaces of its own, where that is allowed: for root.
-    pub fn launch_apart() -> Option<Self> {
+    pub(crate) fn launch_apart() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
@@ -106,12 +116,12 @@ impl Sandbox {
             config.runtime = RuntimeKind::Namespace;
             config.ids = IdRange::of_slot(slot + u16::try_from(std::process::id() % 5000).unwrap());
             config.network = NetworkMode::None;
-            config.hostname = "box".to_owned();
+            "box".clone_into(&mut config.hostname);
         }))
     }
 
     /// In a new folder of this one.
-    pub fn launch_in(parent: &Path) -> Self {
+    pub(crate) fn launch_in(parent: &Path) -> Self {
         Self::launch_with(parent, |_| {})
     }
 
@@ -145,41 +155,41 @@ impl Sandbox {
     }
 
     /// The next runtime of the same sandbox, after a release.
-    pub fn replace(&mut self) {
+    pub(crate) fn replace(&mut self) {
         self.config.generation = self.config.generation.next();
         self.launched = start(&self.config);
     }
 
-    pub fn state(&self) -> PathBuf {
+    pub(crate) fn state(&self) -> PathBuf {
         self.directory.path().join("state")
     }
 
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.state().join("agent.log")).unwrap_or_default()
     }
 
     /// Connects to the supervisor, the present one or the next.
-    pub fn link(&self) -> Link {
+    pub(crate) fn link(&self) -> Link {
         eventually("the supervisor answers", || {
             Link::connect(&self.state().join("agent.sock"), &self.config.sandbox).ok()
         })
     }
 
     /// Connects to the supervisor if one answers.
-    pub fn link_once(&self) -> io::Result<Link> {
+    pub(crate) fn link_once(&self) -> io::Result<Link> {
         Link::connect(&self.state().join("agent.sock"), &self.config.sandbox)
     }
 
     /// Calls; a call that a killed supervisor did not answer is made again.
-    pub fn call(&self, request: &Request) -> Outcome {
+    pub(crate) fn call(&self, request: &Request) -> Outcome {
         eventually("an answer", || self.link().call(request.clone()).ok())
     }
 
-    pub fn create(&self, spec: RawSpec) -> SessionId {
+    pub(crate) fn create(&self, spec: RawSpec) -> SessionId {
         self.create_as(created(spec))
     }
 
-    pub fn create_as(&self, created: Created) -> SessionId {
+    pub(crate) fn create_as(&self, created: Created) -> SessionId {
         let session = new_id();
         let request = Request::Create {
             session: session.clone(),
@@ -191,11 +201,11 @@ impl Sandbox {
         }
     }
 
-    pub fn session(&self, id: &SessionId) -> Session {
+    pub(crate) fn session(&self, id: &SessionId) -> Session {
         session_of(self.call(&Request::Get(id.clone())))
     }
 
-    pub fn list(&self) -> Vec<Session> {
+    pub(crate) fn list(&self) -> Vec<Session> {
         match self.call(&Request::List) {
             Outcome::Sessions(views) => views
                 .iter()
@@ -206,25 +216,25 @@ impl Sandbox {
     }
 
     /// Waits until the session is in one of these phases.
-    pub fn wait_for(&self, id: &SessionId, phases: &[Phase]) -> Session {
+    pub(crate) fn wait_for(&self, id: &SessionId, phases: &[Phase]) -> Session {
         eventually(&format!("{id} in {phases:?}\n{}", self.log()), || {
             let session = self.session(id);
             phases.contains(&session.phase()).then_some(session)
         })
     }
 
-    pub fn set_desired(&self, id: &SessionId, state: DesiredState) -> Session {
+    pub(crate) fn set_desired(&self, id: &SessionId, state: DesiredState) -> Session {
         session_of(self.call(&Request::SetDesiredState {
             session: id.clone(),
             state,
         }))
     }
 
-    pub fn write(&self, id: &SessionId, input_id: &str, data: &[u8]) -> Outcome {
+    pub(crate) fn write(&self, id: &SessionId, input_id: &str, data: &[u8]) -> Outcome {
         self.call(&write(id, input_id, data, None))
     }
 
-    pub fn signal(&self, id: &SessionId, signal: u8) -> Outcome {
+    pub(crate) fn signal(&self, id: &SessionId, signal: u8) -> Outcome {
         self.call(&Request::Signal {
             session: id.clone(),
             expected: None,
@@ -232,12 +242,12 @@ impl Sandbox {
         })
     }
 
-    pub fn delete(&self, id: &SessionId) {
+    pub(crate) fn delete(&self, id: &SessionId) {
         assert_eq!(self.call(&Request::Delete(id.clone())), Outcome::Done);
     }
 
     /// All records, as a reader of the files finds them.
-    pub fn records(&self, id: &SessionId) -> Vec<Record> {
+    pub(crate) fn records(&self, id: &SessionId) -> Vec<Record> {
         let path = self.state().join("sessions").join(id.as_str());
         let mut reader = Reader::open(&path).unwrap();
         let (earliest, latest) = reader.window().unwrap();
@@ -252,7 +262,7 @@ impl Sandbox {
     }
 
     /// Everything but output.
-    pub fn facts(&self, id: &SessionId) -> Vec<Body> {
+    pub(crate) fn facts(&self, id: &SessionId) -> Vec<Body> {
         self.records(id)
             .iter()
             .filter(|record| record.kind != record::KIND_OUTPUT)
@@ -261,11 +271,11 @@ impl Sandbox {
     }
 
     /// What an attempt wrote to a stream.
-    pub fn output(&self, id: &SessionId, stream: Stream) -> Vec<u8> {
+    pub(crate) fn output(&self, id: &SessionId, stream: Stream) -> Vec<u8> {
         output_of(&self.records(id), stream)
     }
 
-    pub fn wait_for_output(&self, id: &SessionId, stream: Stream, needle: &str) -> String {
+    pub(crate) fn wait_for_output(&self, id: &SessionId, stream: Stream, needle: &str) -> String {
         eventually(
             &format!("{needle:?} in the output of {id}\n{}", self.log()),
             || {
@@ -275,12 +285,12 @@ impl Sandbox {
         )
     }
 
-    pub fn keeper_pid(&self) -> u32 {
+    pub(crate) fn keeper_pid(&self) -> u32 {
         self.launched.keeper_pid
     }
 
     /// The supervisor that runs.
-    pub fn supervisor_pid(&self) -> i32 {
+    pub(crate) fn supervisor_pid(&self) -> i32 {
         eventually("a supervisor", || {
             children(self.keeper_pid()).into_iter().find(|pid| {
                 fs::read(format!("/proc/{pid}/cmdline"))
@@ -289,7 +299,7 @@ impl Sandbox {
         })
     }
 
-    pub fn kill_supervisor(&self) {
+    pub(crate) fn kill_supervisor(&self) {
         kill(self.supervisor_pid(), 9);
     }
 }
@@ -307,7 +317,7 @@ impl Drop for Sandbox {
     }
 }
 
-pub fn write(id: &SessionId, input_id: &str, data: &[u8], eof: Option<EofMode>) -> Request {
+pub(crate) fn write(id: &SessionId, input_id: &str, data: &[u8], eof: Option<EofMode>) -> Request {
     let write = InputWrite {
         expected: None,
         input_id: input_id.to_owned(),
@@ -321,7 +331,7 @@ pub fn write(id: &SessionId, input_id: &str, data: &[u8], eof: Option<EofMode>) 
     }
 }
 
-pub fn output_of(records: &[Record], stream: Stream) -> Vec<u8> {
+pub(crate) fn output_of(records: &[Record], stream: Stream) -> Vec<u8> {
     records
         .iter()
         .filter(|it| it.kind == record::KIND_OUTPUT)
@@ -330,12 +340,12 @@ pub fn output_of(records: &[Record], stream: Stream) -> Vec<u8> {
         .collect()
 }
 
-pub fn new_id() -> SessionId {
+pub(crate) fn new_id() -> SessionId {
     let bits = (u64::from(std::process::id()) << 32) | NEXT.fetch_add(1, Ordering::Relaxed);
     SessionId::from_bits(bits)
 }
 
-pub fn session_of(outcome: Outcome) -> Session {
+pub(crate) fn session_of(outcome: Outcome) -> Session {
     match outcome {
         Outcome::Session(view) | Outcome::Existing(view) => {
             Session::restore(&view.checkpoint).unwrap()
@@ -345,18 +355,18 @@ pub fn session_of(outcome: Outcome) -> Session {
 }
 
 /// The status of the newest attempt.
-pub fn status(session: &Session) -> ExitStatus {
+pub(crate) fn status(session: &Session) -> ExitStatus {
     match session.attempt().and_then(|attempt| attempt.end.clone()) {
         Some(AttemptEnd::Exited { status, .. }) => status,
         other => panic!("no status: {other:?}"),
     }
 }
 
-pub fn attempt_of(id: &SessionId, number: u32) -> AttemptId {
+pub(crate) fn attempt_of(id: &SessionId, number: u32) -> AttemptId {
     AttemptId::derive(id, number)
 }
 
-pub fn kill(pid: i32, signal: i32) {
+pub(crate) fn kill(pid: i32, signal: i32) {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
     match rustix::process::kill_process(pid, signal) {
@@ -365,7 +375,7 @@ pub fn kill(pid: i32, signal: i32) {
     }
 }
 
-pub fn is_alive(pid: u32) -> bool {
+pub(crate) fn is_alive(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         let state = stat
             .rsplit_once(')')
@@ -374,7 +384,7 @@ pub fn is_alive(pid: u32) -> bool {
     })
 }
 
-pub fn children(pid: u32) -> Vec<i32> {
+pub(crate) fn children(pid: u32) -> Vec<i32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let list = list.unwrap_or_default();
     list.split_whitespace()

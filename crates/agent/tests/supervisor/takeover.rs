@@ -1,21 +1,15 @@
 //! The supervisor dies in the middle of everything, and nothing is lost.
-#![expect(clippy::unwrap_used, reason = "test")]
-
-#[path = "common/link.rs"]
-mod link;
-#[path = "common/supervised.rs"]
-mod supervised;
-
 use std::time::Duration;
 
+use crate::supervised::{
+    self, Sandbox, argv, children, eventually, is_alive, kill, new_id, on_terminal, pause, sh,
+    status,
+};
 use outlive_api::agent::{Outcome, Request};
 use outlive_core::{
     event::{Body, ExitStatus, Stream},
     session::Phase,
     spec::{DesiredState, RestartPolicy},
-};
-use supervised::{
-    Sandbox, argv, children, eventually, is_alive, kill, new_id, on_terminal, pause, sh, status,
 };
 
 /// Numbers that are the same in every run and different in every test.
@@ -107,7 +101,6 @@ fn flood_in(sandbox: &Sandbox, script: &str, tty: bool, kills: u64, seed: u64) {
     assert_eq!(output.len(), expected.len());
     assert!(output == expected.as_bytes(), "the bytes differ");
     check_seqs(sandbox, &id);
-    println!("{killed} kills");
     assert!(killed > 0);
 }
 
@@ -208,7 +201,12 @@ fn output_goes_on_in_the_same_sequence() {
     }
     check_seqs(&sandbox, &id);
     assert_eq!(sandbox.session(&id).phase(), Phase::Running);
-    let expected: String = (0..5).map(|round| format!("line {round}\n")).collect();
+    let expected = supervised::lines(0..5, |round| {
+        format!(
+            "line {round}
+"
+        )
+    });
     assert_eq!(sandbox.output(&id, Stream::Stdout), expected.as_bytes());
 }
 
@@ -228,7 +226,7 @@ fn one_flood_holds_up_nobody_after_a_crash() {
         let request = supervised::write(id, &format!("in-{index}"), b"x\n", None);
         let outcome = link.call(request).unwrap();
         assert!(matches!(outcome, Outcome::Written { .. }), "{outcome:?}");
-        let took = outlive_agent::sys::boot_clock() - from;
+        let took = supervised::since(from);
         assert!(took < Duration::from_millis(200) || index == 0, "{took:?}");
         sandbox.wait_for_output(id, Stream::Stdout, "x");
     }

@@ -1,20 +1,13 @@
 //! Full disks, damaged files, new executables: what is not an everyday matter.
-#![expect(clippy::unwrap_used, reason = "test")]
-
-#[path = "common/link.rs"]
-mod link;
-#[path = "common/supervised.rs"]
-mod supervised;
-
 use std::{fs, time::Duration};
 
+use crate::supervised::{self, Sandbox, argv, eventually, kill, on_terminal, pause, sh, status};
 use outlive_api::agent::{Outcome, Request};
 use outlive_core::{
     event::{ExitStatus, Stream},
     session::Phase,
     spec::DesiredState,
 };
-use supervised::{Sandbox, argv, eventually, kill, on_terminal, pause, sh, status};
 
 #[test]
 fn one_damaged_session_is_its_own_misfortune() {

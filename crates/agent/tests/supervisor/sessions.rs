@@ -1,22 +1,15 @@
 //! Sessions from their creation to their end, over the link, with real processes.
-#![expect(clippy::unwrap_used, reason = "test")]
-
-#[path = "common/link.rs"]
-mod link;
-#[path = "common/supervised.rs"]
-mod supervised;
-
 use std::time::Duration;
 
+use crate::supervised::{
+    self, Sandbox, argv, attempt_of, created, eventually, is_alive, new_id, on_terminal, pause, sh,
+    status,
+};
 use outlive_api::{agent::Outcome, agent::Request, record};
 use outlive_core::{
     event::{AttemptEnd, Body, ExitStatus, FailReason, StopReason, Stream},
     session::{Phase, Rejection, ReplaceCurrent},
     spec::{Descendants, DesiredState, ReadinessKind, RestartPolicy},
-};
-use supervised::{
-    Sandbox, argv, attempt_of, created, eventually, is_alive, new_id, on_terminal, pause, sh,
-    status,
 };
 
 /// Every attempt's output comes before its end, and nothing of it after.
@@ -118,7 +111,7 @@ fn a_descendant_that_holds_the_pipe_does_not_hold_up_the_exit() {
         let from = outlive_agent::sys::boot_clock();
         let id = sandbox.create(spec);
         let session = sandbox.wait_for(&id, &[Phase::Exited]);
-        let took = outlive_agent::sys::boot_clock() - from;
+        let took = supervised::since(from);
         assert!(took < Duration::from_millis(1500), "{took:?}");
         assert_eq!(status(&session), ExitStatus::Code(0));
         let output = String::from_utf8(sandbox.output(&id, Stream::Stdout)).unwrap();
@@ -136,7 +129,7 @@ fn a_deletion_is_not_held_up_by_a_pipe() {
     let id = sandbox.create(sh("sleep 300 & exit 0"));
     let from = outlive_agent::sys::boot_clock();
     sandbox.delete(&id);
-    assert!(outlive_agent::sys::boot_clock() - from < Duration::from_secs(6));
+    assert!(supervised::since(from) < Duration::from_secs(6));
     assert!(matches!(
         sandbox.call(&Request::Get(id)),
         Outcome::Rejected(Rejection::NotFound)
@@ -247,7 +240,7 @@ fn a_lifetime_ends_a_program_that_ignores_it() {
     let from = outlive_agent::sys::boot_clock();
     let id = sandbox.create(spec);
     let session = sandbox.wait_for(&id, &[Phase::Stopped]);
-    let took = outlive_agent::sys::boot_clock() - from;
+    let took = supervised::since(from);
     assert!(
         took > Duration::from_millis(1900) && took < Duration::from_secs(4),
         "{took:?}"

@@ -11,31 +11,29 @@ use outlive_api::agent::{Call, Hello, LINK_VERSION, Outcome, Reply, Request, Wel
 use outlive_core::id::SandboxId;
 
 /// A connection to a supervisor.
-pub struct Link {
+pub(crate) struct Link {
     stream: UnixStream,
     number: u64,
-    pub welcome: Welcome,
 }
 
 impl Link {
-    pub fn connect(socket: &Path, sandbox: &SandboxId) -> io::Result<Self> {
+    pub(crate) fn connect(socket: &Path, sandbox: &SandboxId) -> io::Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_read_timeout(Some(Duration::from_mins(1)))?;
         let hello = Hello {
             versions: vec![LINK_VERSION],
             sandbox: sandbox.clone(),
         };
         send(&mut stream, &hello)?;
-        let welcome = receive(&mut stream)?;
-        Ok(Self {
-            stream,
-            number: 0,
-            welcome,
-        })
+        let welcome: Welcome = receive(&mut stream)?;
+        if welcome.version != LINK_VERSION {
+            return Err(io::Error::other("the supervisor speaks another version"));
+        }
+        Ok(Self { stream, number: 0 })
     }
 
     /// Sends a call and leaves its answer for [`Link::answer`].
-    pub fn ask(&mut self, request: Request) -> io::Result<u64> {
+    pub(crate) fn ask(&mut self, request: Request) -> io::Result<u64> {
         self.number += 1;
         send(
             &mut self.stream,
@@ -48,12 +46,12 @@ impl Link {
     }
 
     /// The next answer, to whatever call.
-    pub fn answer(&mut self) -> io::Result<Reply> {
+    pub(crate) fn answer(&mut self) -> io::Result<Reply> {
         receive(&mut self.stream)
     }
 
     /// Calls and waits.
-    pub fn call(&mut self, request: Request) -> io::Result<Outcome> {
+    pub(crate) fn call(&mut self, request: Request) -> io::Result<Outcome> {
         let number = self.ask(request)?;
         let reply = self.answer()?;
         assert_eq!(reply.number, number);

@@ -1,0 +1,10 @@
+//! The supervisor over its link, with real processes: stories of sessions, their input, the
+//! supervisor's death, and what is not an everyday matter.
+#![expect(clippy::unwrap_used, reason = "test")]
+
+mod faults;
+mod inputs;
+mod link;
+mod sessions;
+mod supervised;
+mod takeover;
