@@ -313,6 +313,6 @@ pub struct Health {
     /// Whether a workload is kept away from its journal.
     pub journal_protected: bool,
     /// What this host can do.
-    #[schema(value_type = BTreeMap<String, Object>)]
+    #[schema(value_type = Object)]
     pub capabilities: BTreeMap<String, Value>,
 }

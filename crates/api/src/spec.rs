@@ -10,9 +10,10 @@ use outlive_core::spec as core;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+// The texts are `tt`: a `literal` fragment is opaque to the derive that describes the schema.
 macro_rules! wire_enum {
     ($(#[$doc:meta])* $name:ident = $core:path {
-        $($(#[$vdoc:meta])* $variant:ident = $text:literal $(| $alias:literal)? => $cvariant:ident,)*
+        $($(#[$vdoc:meta])* $variant:ident = $text:tt $(| $alias:tt)? => $cvariant:ident,)*
     }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
