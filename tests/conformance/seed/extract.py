@@ -148,7 +148,7 @@ s0() {{
         "$OUTLIVE" "$@"
     fi
 }}
-SANDBOX_ID="$(s0 -o json sandbox create -t default | jq -r .id)"
+SANDBOX_ID="$(s0 -o json sandbox create -t default | jq -r .sandbox_id)"
 {code["create"]}
 {code["follow"]}
 SESSION_ID="$(s0 -o json sandbox session create "$SANDBOX_ID" -- /bin/cat | jq -r .id)"
