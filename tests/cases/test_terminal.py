@@ -74,7 +74,8 @@ def test_control_c_reaches_the_foreground_job(sandbox):  # case D5
 
 def test_int_reaches_the_group_in_pipes_mode(sandbox):  # case D5
     session = sandbox.sh("trap 'echo shell' INT; sleep 1000.75; echo after $?")
-    wait_until(lambda: processes.with_argument("1000.75")[1:], what="the shell and its child")
+    wait_until(lambda: [pid for pid in processes.with_argument("1000.75")
+                        if processes.status(pid, "Name") == "sleep"], what="the shell's child")
     session.signal("INT")
     session.wait_exit()
     assert printed(session) == b"shell\nafter 130\n"
