@@ -165,3 +165,6 @@ pub(crate) const HEAD_MOVES_MAX: u32 = 8;
 
 /// How long a call for a session waits for an attempt that is being started.
 pub(crate) const STARTING_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// How long a follower whose journal can't be read waits to hear that its session was deleted.
+pub(crate) const DELETION_NEWS_MAX: Duration = Duration::from_millis(500);

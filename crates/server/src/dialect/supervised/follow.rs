@@ -12,7 +12,7 @@ use super::{
     source::{Bounds, Format, Source},
 };
 use crate::{
-    limits::REPLAY_CHUNK_BYTES,
+    limits::{DELETION_NEWS_MAX, REPLAY_CHUNK_BYTES},
     sessions::{Life, Tail},
 };
 
@@ -101,7 +101,7 @@ impl Follower {
                 Ok(None) => {}
                 // The files of a deleted session are gone before its last events were read.
                 Err(_) if tail.life == Life::Deleted => return Next::End(End::Deleted),
-                Err(end) => return Next::End(end),
+                Err(end) => return Next::End(self.reason(end).await),
             }
             if tail.life == Life::Deleted {
                 return Next::End(End::Deleted);
@@ -112,6 +112,18 @@ impl Follower {
             if self.tail.changed().await.is_err() {
                 return Next::End(End::Deleted);
             }
+        }
+    }
+
+    /// Files of a deleted session go a moment before its tail says so: then that is the reason.
+    async fn reason(&mut self, end: End) -> End {
+        if !matches!(end, End::Failed(_)) {
+            return end;
+        }
+        let deleted = self.tail.wait_for(|tail| tail.life == Life::Deleted);
+        match tokio::time::timeout(DELETION_NEWS_MAX, deleted).await {
+            Ok(_) => End::Deleted,
+            Err(_) => end, // Elapsed: the session is there, and its journal can't be read.
         }
     }
 
