@@ -44,7 +44,7 @@ pub const PUMP_FLOOD_GAP: Duration = Duration::from_micros(500);
 pub const PUMP_ECHO_SPAN: Duration = Duration::from_millis(50);
 /// Fewer waiting bytes than this are a short read.
 pub const PUMP_SHORT_BYTES: usize = 32 * 1024;
-/// Commands that may wait for a pump thread.
+/// Commands that may wait for a pump thread before it is no longer told of keystrokes.
 pub const PUMP_COMMANDS_MAX: usize = 1024;
 
 /// Links that may watch at once. Two is normal: a server and the one that replaces it.
@@ -76,6 +76,9 @@ pub(crate) const WAITERS_MAX: usize = 1024;
 
 /// Journals that are opened at once when a supervisor starts.
 pub(crate) const OPENS_AT_ONCE: usize = 4;
+
+/// How long a list waits for sessions that are still being opened or taken over.
+pub(crate) const LIST_WAIT: Duration = Duration::from_secs(2);
 
 /// How long data of class B may wait for its sync.
 pub(crate) const GROUP_SYNC_WAIT: Duration = Duration::from_millis(200);

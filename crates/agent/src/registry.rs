@@ -15,12 +15,15 @@ use outlive_core::{
     id::SessionId,
     session::{Rejection, Session},
 };
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use tokio::{
+    sync::{Notify, Semaphore, mpsc, oneshot},
+    time::{Instant, timeout_at},
+};
 
 use crate::{
     driver::{self, Creation, Face, Message, Standing, Surroundings},
     journal::JournalError,
-    limits::{MAILBOX_MAX, OPENS_AT_ONCE, SESSIONS_MAX},
+    limits::{LIST_WAIT, MAILBOX_MAX, OPENS_AT_ONCE, SESSIONS_MAX},
     log,
     machine::Machine,
 };
@@ -85,6 +88,8 @@ impl<M: Machine> Registry<M> {
                 let around = Rc::clone(&registry.around);
                 let face = Rc::clone(&handle.face);
                 let opened = driver::reopen(around, id.clone(), path, face, mailbox).await;
+                // The journal is read. What became of its process may take longer to find out, and
+                // no other session waits for that.
                 drop(permit);
                 if let Ok(Some(_)) = &opened {
                     registry.note_key(&id, &handle);
@@ -92,7 +97,8 @@ impl<M: Machine> Registry<M> {
                 registry.state.borrow_mut().opening -= 1;
                 registry.opened.notify_waiters();
                 match opened {
-                    Ok(Some(driver)) => {
+                    Ok(Some(mut driver)) => {
+                        driver.take_over().await;
                         let deleters = driver.run().await;
                         registry.forget(&id, deleters);
                     }
@@ -157,8 +163,13 @@ impl<M: Machine> Registry<M> {
 
     async fn list(&self) -> Outcome {
         let mut views: Vec<(Rc<Session>, SessionView)> = Vec::new();
+        let patience = Instant::now() + LIST_WAIT;
         for handle in self.handles() {
-            if handle.open().await == Standing::Open
+            // One that is still being taken over is shown as its journal says.
+            let standing = timeout_at(patience, handle.open())
+                .await
+                .unwrap_or(Standing::Open);
+            if standing == Standing::Open
                 && let (Some(session), Some(view)) = (handle.face.session(), handle.face.view())
             {
                 views.push((session, view));

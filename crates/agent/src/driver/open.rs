@@ -105,6 +105,8 @@ async fn begin<M: Machine>(
 }
 
 /// Opens a session that is on disk; `None` when it was deleted or never made.
+///
+/// It is not open to calls before [`Driver::take_over`].
 pub(crate) async fn reopen<M: Machine>(
     around: Rc<Surroundings<M>>,
     id: SessionId,
@@ -142,10 +144,7 @@ pub(crate) async fn reopen<M: Machine>(
     journal.sync().await.map_err(io::Error::other)?;
     let mut driver = Driver::of(around, face, session, journal, mailbox);
     driver.unsettled_input = newest_input;
-    if let Err(error) = driver.take_over().await {
-        driver.latch(&error);
-    }
-    driver.open_face();
+    driver.face.show(&driver.session, &driver.journal);
     Ok(Some(driver))
 }
 
@@ -183,7 +182,14 @@ impl<M: Machine> Driver<M> {
     }
 
     /// Goes on where another supervisor, or another runtime, stopped.
-    async fn take_over(&mut self) -> Result<(), JournalError> {
+    pub(crate) async fn take_over(&mut self) {
+        if let Err(error) = self.try_take_over().await {
+            self.latch(&error);
+        }
+        self.open_face();
+    }
+
+    async fn try_take_over(&mut self) -> Result<(), JournalError> {
         // Attempts of this runtime first: a new runtime has none, and says so.
         let generation = self.around.generation;
         let live = self.session.live_attempt().map(|attempt| {

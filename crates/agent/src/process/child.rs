@@ -138,16 +138,27 @@ fn prepare(plan: &ChildPlan) -> Result<(), i32> {
             std::ptr::null::<libc::rlimit>(),
         )
     })?;
-    // SAFETY: no memory involved. Every descriptor of ours is close-on-exec already; this is
-    // for what a library may have opened without.
-    unsafe {
-        libc::syscall(
-            libc::SYS_close_range,
-            3_u32,
-            u32::MAX,
-            libc::CLOSE_RANGE_CLOEXEC,
-        )
-    };
+    close_others(plan)
+}
+
+/// Closes every copy of the supervisor's descriptors but the two that the start still needs.
+///
+/// Not at exec: at the gate a copy of the gate's own write end would hide the supervisor's death,
+/// and a copy of another session's input would hide its end.
+fn close_others(plan: &ChildPlan) -> Result<(), i32> {
+    let gate = u32::try_from(plan.gate).map_err(|_| libc::EBADF)?;
+    let status = u32::try_from(plan.status).map_err(|_| libc::EBADF)?;
+    let (low, high) = (gate.min(status), gate.max(status));
+    for (first, last) in [
+        (3, low.saturating_sub(1)),
+        (low + 1, high.saturating_sub(1)),
+        (high + 1, u32::MAX),
+    ] {
+        if first <= last {
+            // SAFETY: no memory involved, and nothing of this process owns what is closed.
+            check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0_u32) })?;
+        }
+    }
     Ok(())
 }
 

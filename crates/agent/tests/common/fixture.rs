@@ -19,7 +19,7 @@ use outlive_agent::{
     keeper::{KeeperClient, KeeperStatus, Label},
     process::{
         Attempt, AttemptKey, ExecOutcome, OutputSink, Pump, SinkError, SourceEnd, SourceId,
-        SpawnRequest, Spawner,
+        SpawnRequest, Spawned, Spawner,
         cgroup::WorkloadCgroups,
         exit::{self, Life},
         pump::Fill,
@@ -83,6 +83,9 @@ pub enum Do {
     /// Answer `Mode`.
     #[n(10)]
     Mode,
+    /// Make the process of an attempt and leave it at its gate; answer `Pid`.
+    #[n(11)]
+    StartShut(#[n(0)] String),
 }
 
 /// What it answers.
@@ -173,6 +176,7 @@ struct Supervisor {
     user: Option<(u32, u32)>,
     live: Mutex<Vec<Arc<Live>>>,
     one_start: Mutex<()>,
+    shut: Mutex<Vec<Spawned>>,
 }
 
 struct Live {
@@ -196,6 +200,7 @@ pub fn main() -> anyhow::Result<()> {
         user,
         live: Mutex::new(Vec::new()),
         one_start: Mutex::new(()),
+        shut: Mutex::default(),
     });
     for attempt in inherited.attempts {
         let name = attempt.key.session.as_str().to_owned();
@@ -256,6 +261,22 @@ impl Supervisor {
                 cwd,
                 env,
             } => self.start(&name, argv, tty, &cwd, env)?,
+            Do::StartShut(name) => {
+                let spawned = self.spawner.spawn_blocking(SpawnRequest {
+                    key: AttemptKey {
+                        session: SessionId::parse(&name)?,
+                        number: 1,
+                    },
+                    argv: vec!["true".to_owned()],
+                    env: Vec::new(),
+                    cwd: "/".to_owned(),
+                    io: Io::Pipes,
+                    user: self.user,
+                })?;
+                let pid = spawned.attempt.outer_pid;
+                self.shut.lock().unwrap().push(spawned);
+                Did::Pid(pid)
+            }
             Do::Wait(name) => Did::Ended(self.wait(&name)?),
             Do::Input { name, data } => {
                 self.input(&name, &data)?;
