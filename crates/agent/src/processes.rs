@@ -388,7 +388,10 @@ impl Process {
         while self.output.open() > 0 {
             let moved = self.output.moved();
             // What is there goes first: idle counts from an empty pipe.
-            self.drain_sources().await?;
+            match timeout_at(cap, self.drain_sources()).await {
+                Ok(drained) => drained?,
+                Err(_) => {} // The pump is busy; whether that was too long is decided below.
+            }
             if self.output.journal.is_stalled() {
                 cap = Instant::now() + DRAIN_MAX; // A full disk is not the child's silence.
             } else if Instant::now() >= cap {

@@ -142,11 +142,13 @@ impl std::fmt::Debug for SinkRef {
 }
 
 impl Mailbox {
+    /// Never refuses what output depends on: each source has few such commands under way. A
+    /// keystroke only tells how to pace, and isn't worth a place in a long queue.
     fn push(&self, command: Command) -> io::Result<()> {
         {
             let mut commands = self.lock();
-            if commands.len() >= PUMP_COMMANDS_MAX {
-                return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+            if commands.len() >= PUMP_COMMANDS_MAX && matches!(command, Command::Typed(_)) {
+                return Ok(());
             }
             commands.push_back(command);
         }
@@ -234,12 +236,12 @@ impl Pump {
         self.tell(id, Command::Typed(id.number))
     }
 
-    /// Moves everything that is there now. Returns at once for a source that ended.
+    /// Moves what is there now, not what is written meanwhile. Returns at once for a source that ended.
     pub async fn drain(&self, id: SourceId) -> io::Result<()> {
         self.finish(id, Then::Keep).await
     }
 
-    /// Moves everything that is there now, then gives the source up: it is out of epoll, and our
+    /// Moves what is there now, then gives the source up: it is out of epoll, and our
     /// descriptors of it are closed.
     pub async fn detach(&self, id: SourceId) -> io::Result<()> {
         self.finish(id, Then::Detach).await
@@ -272,5 +274,98 @@ impl Pump {
             Some(mailbox) => mailbox.push(command),
             None => Err(io::Error::other("no such pump thread")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::File,
+        io::Write,
+        os::fd::AsFd,
+        sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+        time::Duration,
+    };
+
+    use rustix::pipe::{PipeFlags, pipe_with};
+
+    use super::*;
+
+    /// Writes over the start of one file, for ever.
+    #[derive(Debug)]
+    struct Over {
+        file: File,
+        moved: AtomicUsize,
+    }
+
+    impl Over {
+        fn new() -> Arc<Self> {
+            Arc::new(Self {
+                file: tempfile::tempfile().unwrap(),
+                moved: AtomicUsize::new(0),
+            })
+        }
+    }
+
+    impl OutputSink for Over {
+        fn append(&self, _: Stream, fill: &mut Fill<'_>) -> Result<usize, SinkError> {
+            fill(self.file.as_fd(), 0, 64 * 1024).map_err(SinkError::Source)
+        }
+
+        fn progress(&self, _: Stream, bytes: usize) {
+            self.moved.fetch_add(bytes, Ordering::Relaxed);
+        }
+
+        fn ended(&self, _: Stream, _: SourceEnd) {}
+    }
+
+    fn pipe() -> (Source, OwnedFd) {
+        let (pipe, theirs) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let stream = Stream::Stdout;
+        (Source::Pipe { stream, pipe }, theirs)
+    }
+
+    fn soon<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap()
+            .block_on(async { tokio::time::timeout(Duration::from_secs(30), work).await })
+            .unwrap()
+    }
+
+    #[test]
+    fn a_writer_that_never_stops_does_not_hold_a_drain_up() {
+        let pump = Pump::start().unwrap();
+        let (source, theirs) = pipe();
+        let id = pump.attach(0, source, Over::new()).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut theirs = File::from(theirs);
+                while !over.load(Ordering::Relaxed) && theirs.write_all(&[b'y'; 65536]).is_ok() {}
+            });
+            for _ in 0..20 {
+                soon(pump.drain(id)).unwrap();
+            }
+            soon(pump.detach(id)).unwrap();
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_crowd_of_keystrokes_refuses_no_source_and_no_drain() {
+        let pump = Pump::start().unwrap();
+        let (source, theirs) = pipe();
+        let sink = Over::new();
+        let id = pump.attach(0, source, Arc::clone(&sink) as _).unwrap();
+        for _ in 0..100 * PUMP_COMMANDS_MAX {
+            pump.typed(id).unwrap();
+        }
+        let (other, _others) = pipe();
+        pump.attach(0, other, Over::new()).unwrap();
+        rustix::io::write(&theirs, b"last words").unwrap();
+        soon(pump.detach(id)).unwrap();
+        assert_eq!(sink.moved.load(Ordering::Relaxed), 10);
     }
 }

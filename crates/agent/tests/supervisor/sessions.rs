@@ -484,3 +484,14 @@ fn a_runtime_is_released_and_replaced() {
     )
     .unwrap();
 }
+
+// The rule for descendants: a flood from one of them ends with the drain's limit, not never.
+#[test]
+fn a_descendant_that_floods_does_not_hold_the_end_up() {
+    let sandbox = Sandbox::launch();
+    let mut spec = sh("yes & exit 0");
+    spec.event_retention.max_bytes = Some(4 << 20);
+    let id = sandbox.create(spec);
+    let session = sandbox.wait_for(&id, &[Phase::Exited]);
+    assert_eq!(status(&session), ExitStatus::Code(0));
+}

@@ -20,7 +20,10 @@ use super::{
     source::{Flow, Mover, Turn},
 };
 use crate::{
-    limits::{PUMP_ECHO_SPAN, PUMP_FLOOD_GAP, PUMP_GATHER, PUMP_SHORT_BYTES},
+    limits::{
+        PIPE_BYTES_FLOODED, PUMP_ECHO_SPAN, PUMP_FLOOD_GAP, PUMP_GATHER, PUMP_SHORT_BYTES,
+        PUMP_TURN_BYTES_MAX,
+    },
     sys,
 };
 
@@ -184,9 +187,19 @@ impl Worker {
     }
 
     fn drain(&mut self, number: u64, then: Then, done: oneshot::Sender<()>) {
+        // What waits now, or a turn's worth where the kernel doesn't tell all: descendants that
+        // go on writing would make it endless, and this thread has other sources.
+        let mut budget = self.flows.get(&number).map_or(0, Flow::waiting);
+        budget = budget.clamp(PUMP_TURN_BYTES_MAX, PIPE_BYTES_FLOODED);
         while let Some(flow) = self.flows.get_mut(&number) {
             match flow.turn() {
-                Turn::Moved(n) if n > 0 => flow.moved_at = sys::boot_clock(),
+                Turn::Moved(n) if n > 0 => {
+                    flow.moved_at = sys::boot_clock();
+                    budget = budget.saturating_sub(n);
+                    if budget == 0 {
+                        break;
+                    }
+                }
                 Turn::Moved(_) | Turn::Dry(_) => break,
                 Turn::Full => {
                     // What can't be moved now stays where it is.
