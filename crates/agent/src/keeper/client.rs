@@ -9,7 +9,10 @@ use std::{
 use rustix::net::sockopt;
 
 use super::wire::{Answer, Ask, ExitRecord, KeeperStatus, Label, receive, send};
-use crate::limits::{KEEPER_ANSWER_MAX, KEEPER_BATCH_MAX, KEEPER_MESSAGE_BYTES_MAX};
+use crate::{
+    limits::{KEEPER_ANSWER_MAX, KEEPER_BATCH_MAX, KEEPER_MESSAGE_BYTES_MAX},
+    log, sys,
+};
 
 /// A kept descriptor, as it comes back.
 #[derive(Debug)]
@@ -44,9 +47,6 @@ pub enum KeeperError {
     /// It is gone, and the sandbox with it.
     #[error("the keeper is gone")]
     Gone,
-    /// It answered something else.
-    #[error("the keeper answered something unexpected")]
-    Confused,
 }
 
 impl KeeperClient {
@@ -84,10 +84,10 @@ impl KeeperClient {
         while let Some(position) = from {
             let (answer, fds) = self.ask(&Ask::Get { from: position }, &[])?;
             let Answer::Page { labels, next } = answer else {
-                return Err(KeeperError::Confused);
+                confused("another answer than was asked for");
             };
             if labels.len() != fds.len() {
-                return Err(KeeperError::Confused);
+                confused("another answer than was asked for");
             }
             all.extend(
                 labels
@@ -115,7 +115,7 @@ impl KeeperClient {
         while let Some(position) = from {
             let (answer, _) = self.ask(&Ask::Exits { from: position }, &[])?;
             let Answer::Exits { records, next } = answer else {
-                return Err(KeeperError::Confused);
+                confused("another answer than was asked for");
             };
             all.extend(records);
             from = next;
@@ -147,14 +147,14 @@ impl KeeperClient {
     pub fn status(&self) -> Result<KeeperStatus, KeeperError> {
         match self.ask(&Ask::Status, &[])?.0 {
             Answer::Status(status) => Ok(status),
-            _ => Err(KeeperError::Confused),
+            _ => confused("another answer than was asked for"),
         }
     }
 
     fn done(&self, ask: &Ask, fds: &[BorrowedFd<'_>]) -> Result<(), KeeperError> {
         match self.ask(ask, fds)?.0 {
             Answer::Done => Ok(()),
-            _ => Err(KeeperError::Confused),
+            _ => confused("another answer than was asked for"),
         }
     }
 
@@ -163,15 +163,26 @@ impl KeeperClient {
         ask: &Ask,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Answer, Vec<OwnedFd>), KeeperError> {
-        // A caller that panicked between send and receive can't leave half an answer behind: the
-        // process aborts on the first call that meets a foreign answer (`Confused`).
+        // A caller that panicked between send and receive leaves an answer behind: the process
+        // ends on the first call that meets it.
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         let line = &mut *line;
         send(line.socket.as_fd(), ask, fds)?;
-        match receive(line.socket.as_fd(), &mut line.buffer)? {
-            Some((Answer::Refused(why), _)) => Err(KeeperError::Refused(why)),
-            Some(answer) => Ok(answer),
-            None => Err(KeeperError::Gone),
+        match receive(line.socket.as_fd(), &mut line.buffer) {
+            Ok(Some((Answer::Refused(why), _))) => Err(KeeperError::Refused(why)),
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(KeeperError::Gone),
+            // It may still come, and would pass for the answer to the next question.
+            Err(error) => confused(&error.to_string()),
         }
     }
+}
+
+/// Ends the supervisor, whose every later answer would be that of the question before. The keeper
+/// starts the next, with a fresh socket.
+fn confused(why: &str) -> ! {
+    log::warn(format_args!(
+        "no answer of the keeper can be trusted: {why}"
+    ));
+    sys::exit_now(70);
 }

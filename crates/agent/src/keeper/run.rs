@@ -221,8 +221,8 @@ impl Keeper {
                 at_ns: sys::wall_clock_ns(),
             };
             if let Err(e) = self.exits.push(record) {
-                // The record is in memory or nowhere; the kernel still knows the status by
-                // pidfd. Reaping must go on, or the sandbox fills with zombies.
+                // The record is in memory only. Reaping must go on, or the sandbox fills with
+                // zombies.
                 log(&format!("exit record: {e}"));
             }
         }

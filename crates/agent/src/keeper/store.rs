@@ -120,17 +120,20 @@ impl Exits {
         &self.records
     }
 
-    /// Writes a record down, then remembers it.
+    /// Remembers a record, and writes it down. It is remembered whatever becomes of the file,
+    /// and the file has whole records only.
     pub(super) fn push(&mut self, record: ExitRecord) -> io::Result<()> {
         let bytes = encode(&record);
-        let written = rustix::io::write(&self.file, &bytes)?;
-        if written != bytes.len() {
-            return Err(io::Error::other("exit record was written in part"));
-        }
         if self.records.len() >= EXITS_MAX {
             self.records.remove(0);
         }
         self.records.push(record);
+        let before = rustix::fs::fstat(&self.file)?.st_size;
+        let written = rustix::io::write(&self.file, &bytes)?;
+        if written != bytes.len() {
+            rustix::fs::ftruncate(&self.file, u64::try_from(before).map_err(io::Error::other)?)?;
+            return Err(io::Error::other("exit record was written in part"));
+        }
         Ok(())
     }
 
@@ -255,6 +258,14 @@ mod tests {
             let bytes = encode(&record(status));
             assert_eq!(decode_exits(&bytes), vec![record(status)]);
         }
+    }
+
+    #[test]
+    fn an_exit_is_remembered_though_its_file_takes_nothing() {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let mut exits = Exits::new(Vec::new(), full.unwrap().into());
+        assert!(exits.push(record(ExitStatus::Code(3))).is_err());
+        assert_eq!(exits.records(), [record(ExitStatus::Code(3))]);
     }
 
     #[test]
