@@ -7,7 +7,7 @@ use std::{
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 
-use crate::limits::PASSWD_BYTES_MAX;
+use crate::{limits::PASSWD_BYTES_MAX, log};
 
 /// What a program expects to find about its user in the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +20,14 @@ pub struct Account {
 
 impl Account {
     /// Looks a user up below this root, or on the host.
-    pub(crate) fn find(root: Option<&OwnedFd>, uid: u32) -> io::Result<Self> {
-        Ok(Self::parse(&passwd(root)?, uid))
+    ///
+    /// The file is the workload's: whatever it made of it, the supervisor starts.
+    pub(crate) fn find(root: Option<&OwnedFd>, uid: u32) -> Self {
+        let text = passwd(root).unwrap_or_else(|error| {
+            log::warn(format_args!("/etc/passwd can't be read: {error}"));
+            String::new()
+        });
+        Self::parse(&text, uid)
     }
 
     fn parse(passwd: &str, uid: u32) -> Self {
@@ -74,6 +80,22 @@ mod tests {
             (user.name.as_str(), user.home.as_str()),
             ("user", "/home/user")
         );
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_as_good_as_none() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        let passwd = root.path().join("etc/passwd");
+        let look = || {
+            let root = OwnedFd::from(std::fs::File::open(root.path()).unwrap());
+            Account::find(Some(&root), 7)
+        };
+        std::os::unix::fs::symlink("passwd", &passwd).unwrap();
+        assert_eq!(look().home, "/");
+        std::fs::remove_file(&passwd).unwrap();
+        std::fs::create_dir(&passwd).unwrap();
+        assert_eq!(look().name, "7");
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Inheritance {
         let spawner = Spawner::start(keeper.clone(), &kept)?;
         let cgroups = WorkloadCgroups::from_kept(&kept)?;
         let exits = keeper.exits()?;
-        let account = account(&config, &kept)?;
+        let account = account(&config, &kept);
         let recovered = recover(kept);
         Ok(Self {
             pump: Pump::start()?,
@@ -94,7 +94,7 @@ impl Inheritance {
 }
 
 /// The configured user in the sandbox, or ourselves on the host.
-fn account(config: &LaunchConfig, kept: &[Kept]) -> io::Result<Account> {
+fn account(config: &LaunchConfig, kept: &[Kept]) -> Account {
     let root = kept.iter().find(|k| k.label.name == INNER_ROOT);
     let uid = match config.runtime {
         RuntimeKind::Namespace => config.user.uid,
