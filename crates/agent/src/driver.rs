@@ -32,7 +32,7 @@ use outlive_core::{
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout_at},
 };
 use tokio_util::task::TaskTracker;
 
@@ -41,7 +41,7 @@ use crate::{
     figures::Figures,
     input::InputQueue,
     journal::{JournalError, JournalSurroundings, SessionJournal},
-    limits::FULL_RETRY,
+    limits::{FULL_RETRY, LEFTOVERS_MAX},
     log,
     machine::{Attempt, Ended, Machine, SpawnOrder, StartFailure},
     reserve::Reserve,
@@ -300,10 +300,14 @@ impl<M: Machine> Driver<M> {
             Ok(decision) => decision,
             Err(rejection) => return Ok(Err(rejection)),
         };
-        match self.carry_out(decision.clone()).await {
-            // The reserve is for what must be journalled whatever happens.
+        match self.carry_out(decision).await {
+            // The reserve is for what must be journalled whatever happens. Part of it may be in
+            // the journal by now, so what is left to do is decided anew.
             Err(JournalError::Full) if self.around.reserve.spend() => {
-                self.carry_out(decision).await.map(Ok)
+                match self.session.decide(self.around.clock.now(), input) {
+                    Ok(decision) => self.carry_out(decision).await.map(Ok),
+                    Err(rejection) => Ok(Err(rejection)),
+                }
             }
             outcome => outcome.map(Ok),
         }
@@ -344,6 +348,35 @@ impl<M: Machine> Driver<M> {
             if !attempt.is_tree_gone() {
                 self.leftovers.push(attempt);
             }
+            self.sweep_leftovers();
+        }
+    }
+
+    /// Forgets the trees that are gone meanwhile. Of too many the oldest is killed.
+    fn sweep_leftovers(&mut self) {
+        self.leftovers.retain(|attempt| {
+            let is_gone = attempt.is_tree_gone();
+            if is_gone {
+                attempt.release();
+            }
+            !is_gone
+        });
+        let excess = self.leftovers.len().saturating_sub(LEFTOVERS_MAX);
+        for attempt in self.leftovers.iter().take(excess) {
+            log::warn(format_args!(
+                "{}: too many leftovers: killing some",
+                self.id
+            ));
+            self.kill_leftover(attempt);
+        }
+    }
+
+    fn kill_leftover(&self, attempt: &M::Attempt) {
+        if let Err(error) = attempt.kill() {
+            log::warn(format_args!(
+                "{}: leftovers could not be killed: {error}",
+                self.id
+            ));
         }
     }
 
@@ -431,20 +464,18 @@ impl<M: Machine> Driver<M> {
     }
 
     async fn kill_leftovers(&mut self) {
-        for attempt in std::mem::take(&mut self.leftovers) {
-            if let Err(error) = attempt.kill() {
-                log::warn(format_args!(
-                    "{}: leftovers could not be killed: {error}",
-                    self.id
-                ));
-            }
-            // Killed processes go within milliseconds; one that hangs in the kernel is not
-            // waited for any longer.
-            if timeout(KILL_WAIT / 50, attempt.tree_gone()).await.is_err() {
+        for attempt in &self.leftovers {
+            self.kill_leftover(attempt);
+        }
+        // Killed processes go within milliseconds; those that hang in the kernel are not waited
+        // for any longer, but not forgotten either.
+        let until = Instant::now() + KILL_WAIT / 50;
+        for attempt in &self.leftovers {
+            if timeout_at(until, attempt.tree_gone()).await.is_err() {
                 log::warn(format_args!("{}: a killed process is still there", self.id));
             }
-            attempt.release();
         }
+        self.sweep_leftovers();
     }
 
     fn spawn(&mut self, number: u32) {
@@ -613,12 +644,7 @@ impl<M: Machine> Driver<M> {
         }
         self.on_current("kill", Attempt::kill);
         for leftover in &self.leftovers {
-            if let Err(error) = leftover.kill() {
-                log::warn(format_args!(
-                    "{}: leftovers could not be killed: {error}",
-                    self.id
-                ));
-            }
+            self.kill_leftover(leftover);
         }
         self.show_lost();
     }

@@ -92,6 +92,9 @@ pub(crate) const DRAIN_IDLE: Duration = Duration::from_millis(200);
 /// How long they may go on writing at most.
 pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(5);
 
+/// Trees of ended attempts that one session may leave behind; the oldest is killed beyond.
+pub(crate) const LEFTOVERS_MAX: usize = 16;
+
 /// Pause between two looks for a tree's members where no control group tells.
 pub(crate) const TREE_WALK_PAUSE: Duration = Duration::from_millis(20);
 

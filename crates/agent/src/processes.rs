@@ -388,9 +388,9 @@ impl Process {
         while self.output.open() > 0 {
             let moved = self.output.moved();
             // What is there goes first: idle counts from an empty pipe.
-            match timeout_at(cap, self.drain_sources()).await {
-                Ok(drained) => drained?,
-                Err(_) => {} // The pump is busy; whether that was too long is decided below.
+            // A pump that is busy for so long is no reason to wait longer.
+            if let Ok(drained) = timeout_at(cap, self.drain_sources()).await {
+                drained?;
             }
             if self.output.journal.is_stalled() {
                 cap = Instant::now() + DRAIN_MAX; // A full disk is not the child's silence.

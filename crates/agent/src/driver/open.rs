@@ -227,7 +227,10 @@ impl<M: Machine> Driver<M> {
                     self.on_current("resize", |attempt| attempt.resize(size));
                 }
                 for effect in self.session.unfinished() {
-                    self.perform(effect).await?;
+                    // It runs, though a full disk may have kept that out of the journal so far.
+                    if !matches!(effect, Effect::Spawn { .. }) {
+                        self.perform(effect).await?;
+                    }
                 }
                 Ok(())
             }
@@ -267,5 +270,6 @@ impl<M: Machine> Driver<M> {
     fn find_leftovers(&mut self) {
         let found = self.around.machine.leftovers(&self.journal, &self.id);
         self.leftovers.extend(found.into_iter().map(Rc::new));
+        self.sweep_leftovers();
     }
 }

@@ -21,6 +21,7 @@ use crate::{
     clock::Clock,
     figures::Figures,
     journal::JournalSurroundings,
+    limits::LEFTOVERS_MAX,
     machine::fake::{FakeMachine, Script},
     registry::Registry,
     reserve::Reserve,
@@ -235,6 +236,34 @@ fn a_stop_waits_for_the_whole_tree_and_others_do_not_wait_for_it() {
                 "release 1"
             ]
         );
+    });
+}
+
+#[test]
+fn a_session_leaves_no_more_trees_behind_than_it_may() {
+    tell(async {
+        let world = World::new();
+        world.script(|it| {
+            it.lives = Duration::from_millis(10);
+            it.tree_lives = Duration::from_hours(1);
+        });
+        let id = world.create(raw()).await.id().clone();
+        world.wait_for(&id, Phase::Exited).await;
+        let again = || Request::NewAttempt {
+            session: id.clone(),
+            replace: ReplaceCurrent::No,
+        };
+        for _ in 0..LEFTOVERS_MAX {
+            session_of(world.call(again()).await);
+            world.wait_for(&id, Phase::Exited).await;
+        }
+        let calls = world.machine.take_calls();
+        let kills: Vec<_> = calls.iter().filter(|it| it.starts_with("kill")).collect();
+        assert_eq!(kills, ["kill 1"]);
+        // What is gone is let go for good with the next end.
+        session_of(world.call(again()).await);
+        world.wait_for(&id, Phase::Exited).await;
+        assert!(world.machine.take_calls().contains(&"release 1".to_owned()));
     });
 }
 

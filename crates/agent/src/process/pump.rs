@@ -343,7 +343,10 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut theirs = File::from(theirs);
-                while !over.load(Ordering::Relaxed) && theirs.write_all(&[b'y'; 65536]).is_ok() {}
+                let mut written = Ok(());
+                while !over.load(Ordering::Relaxed) && written.is_ok() {
+                    written = theirs.write_all(&[b'y'; 4096]);
+                }
             });
             for _ in 0..20 {
                 soon(pump.drain(id)).unwrap();
