@@ -81,8 +81,9 @@ pub(crate) const TOKEN_BYTES_MAX: usize = 512;
 /// Longest answer of the launcher, bytes.
 pub(crate) const LAUNCH_ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// How long the launcher may take.
-pub(crate) const LAUNCH_MAX: Duration = Duration::from_secs(30);
+/// How long the launcher may take: longer than it waits for a supervisor itself (30 s) and cleans
+/// up after one that does not come, so that it can say why.
+pub(crate) const LAUNCH_MAX: Duration = Duration::from_mins(1);
 
 /// Bytes of the launcher's log that an error shows.
 pub(crate) const LAUNCH_LOG_BYTES_SHOWN: u64 = 2048;

@@ -118,6 +118,7 @@ impl Agent {
     }
 
     /// Whether a link stands now.
+    #[cfg(test)]
     pub(crate) fn is_up(&self) -> bool {
         matches!(&*self.state.borrow(), State::Up(_))
     }

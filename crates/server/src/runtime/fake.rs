@@ -112,7 +112,11 @@ impl FakeHost {
         if failing.is_ok() {
             return Err(RuntimeError::Limits("told to fail".to_owned()));
         }
-        let state = self.places.of(start.sandbox).state();
+        let place = self.places.of(start.sandbox);
+        if !place.dir().is_dir() {
+            return Err(RuntimeError::Limits("there is no disk".to_owned()));
+        }
+        let state = place.state();
         fs::create_dir_all(&state).unwrap();
         let id = start.sandbox.clone();
         assert!(

@@ -8,6 +8,10 @@
 //! | running | link to it | start the next generation |
 //! | released | release it | tidy up |
 //! | deleted | release it, remove everything | remove everything |
+//!
+//! The same table finishes whatever could not be finished the first time. Two rules keep
+//! workloads safe meanwhile: a runtime that lives is never ended because the store or one call to
+//! its supervisor failed, and no generation starts before it is certain that none lives.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,8 +27,8 @@ use crate::{
     agents::{agent::Agent, keeper::Keeper, offline, tails::Tails},
     clock,
     limits::{
-        AGENT_START_MAX, DEADLINE_SLEEP_MAX, KEEPER_KILL_MAX, RELEASE_MAX, RUNTIME_BACKOFF_MAX,
-        RUNTIME_BACKOFF_MIN, RUNTIME_STABLE_MIN, RUNTIME_STARTS_MAX,
+        AGENT_START_MAX, AGENT_WAIT_MAX, DEADLINE_SLEEP_MAX, KEEPER_KILL_MAX, RELEASE_MAX,
+        RUNTIME_BACKOFF_MAX, RUNTIME_BACKOFF_MIN, RUNTIME_STABLE_MIN, RUNTIME_STARTS_MAX,
     },
     runtime::Start,
     sessions::CallError,
@@ -59,6 +63,14 @@ enum Next {
     Removed,
 }
 
+/// What became of the request to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Leaves,
+    /// It did not answer, or said no.
+    Stays,
+}
+
 /// See the module.
 pub(super) struct Task {
     shared: Arc<Shared>,
@@ -69,7 +81,9 @@ pub(super) struct Task {
     started: Option<Instant>,
     /// Starts that failed or runtimes that died young, in a row.
     failures: u32,
-    /// When the next start of a runtime that should run is due.
+    /// Other steps that could not be done, in a row.
+    stumbles: u32,
+    /// When what is asked for is tried again; until then nothing else is due.
     retry: Option<Instant>,
 }
 
@@ -88,6 +102,7 @@ impl Task {
             agent: None,
             started: None,
             failures: 0,
+            stumbles: 0,
             retry: None,
         }
     }
@@ -165,13 +180,7 @@ impl Task {
 
     /// The start of a new sandbox; one that can't be started leaves no trace.
     async fn first_start(&mut self, reply: Reply) -> Next {
-        let provisioned = self.shared.runtime.provision(&self.record.id).await;
-        let started = match provisioned {
-            Ok(()) => self.start(self.record.generation).await,
-            Err(error) => Err(CallError::Failed {
-                message: error.to_string(),
-            }),
-        };
+        let started = self.start(self.record.generation).await;
         match started {
             Ok(()) => {
                 answer(reply, Ok(()));
@@ -182,6 +191,8 @@ impl Task {
                     Ok(()) => Next::Removed,
                     Err(error) => {
                         tracing::error!(sandbox = %self.record.id, %error, "a sandbox that did not start can't be removed yet");
+                        // Its maker is told that there is none: it is not started again.
+                        self.record.desired = Desired::Deleted;
                         Next::GoOn
                     }
                 };
@@ -191,24 +202,17 @@ impl Task {
         }
     }
 
-    /// Goes on from where a server before was killed.
+    /// Goes on from where a server before was killed, or from what failed the last time.
     async fn settle(&mut self) -> Next {
-        let keeper = match self.shared.runtime.running(&self.record.id).await {
-            Ok(keeper) => keeper,
-            Err(error) => {
-                tracing::error!(sandbox = %self.record.id, %error, "a runtime can't be looked for");
-                None
-            }
-        };
-        if let Some(keeper) = keeper {
-            self.agent = Some(self.link(keeper));
+        if let Err(error) = self.look().await {
+            tracing::error!(sandbox = %self.record.id, %error, "a runtime can't be looked for; looking again later");
+            self.stumble();
+            return Next::GoOn;
         }
         match self.record.desired {
             Desired::Running if self.agent.is_some() => {
                 if let Err(error) = self.take_over().await {
-                    tracing::error!(sandbox = %self.record.id, %error, "a runtime that was running can't be taken over");
-                    self.end_runtime().await;
-                    return self.replace().await;
+                    tracing::error!(sandbox = %self.record.id, %error, "a runtime that lives can't be taken over yet");
                 }
                 Next::GoOn
             }
@@ -216,32 +220,53 @@ impl Task {
             Desired::Released => {
                 let why = self.record.why.unwrap_or(ReleaseWhy::Pause);
                 if let Err(error) = self.release(why).await {
-                    tracing::error!(sandbox = %self.record.id, %error, "a release can't be finished");
+                    tracing::error!(sandbox = %self.record.id, %error, "a release can't be finished yet");
                 }
                 Next::GoOn
             }
             Desired::Deleted => match self.delete().await {
                 Ok(()) => Next::Removed,
                 Err(error) => {
-                    tracing::error!(sandbox = %self.record.id, %error, "a removal can't be finished");
-                    self.retry_later();
+                    tracing::error!(sandbox = %self.record.id, %error, "a removal can't be finished yet");
                     Next::GoOn
                 }
             },
         }
     }
 
-    /// A keeper lives: whoever it supervises goes on.
+    /// Links to a runtime that lives. An error says nothing about whether one does.
+    async fn look(&mut self) -> Result<(), CallError> {
+        if self.agent.is_none() {
+            let keeper = self.shared.runtime.running(&self.record.id).await;
+            let keeper = keeper.map_err(|error| unavailable(&error))?;
+            self.agent = keeper.map(|keeper| self.link(keeper));
+        }
+        Ok(())
+    }
+
+    /// A keeper lives: whoever it supervises goes on, also when something fails here. What failed
+    /// is tried again.
     async fn take_over(&mut self) -> Result<(), CallError> {
         let Some(agent) = self.agent.clone() else {
             return Ok(());
         };
+        self.started.get_or_insert_with(Instant::now);
+        self.record.observed = Observed::Running;
+        self.publish_now();
+        let done = self.take_over_from(&agent).await;
+        match done {
+            Ok(()) => self.settled(),
+            Err(_) => self.stumble(),
+        }
+        done
+    }
+
+    async fn take_over_from(&mut self, agent: &Agent) -> Result<(), CallError> {
         let welcome = agent
-            .welcome(AGENT_START_MAX)
+            .welcome(AGENT_WAIT_MAX)
             .await
             .map_err(|error| resume_failed(&error))?;
-        self.tell_env(&agent).await?;
-        self.started = Some(Instant::now());
+        self.tell_env(agent).await?;
         self.put(|record| {
             record.generation = record.generation.max(welcome.generation);
             record.observed = Observed::Running;
@@ -256,6 +281,13 @@ impl Task {
         }
         if self.record.observed == Observed::Running && self.agent.is_some() {
             return Ok(());
+        }
+        self.look().await?;
+        if self.agent.is_some() && self.record.desired == Desired::Running {
+            return self.take_over().await;
+        }
+        if !matches!(self.record.observed, Observed::Released | Observed::Failed) {
+            self.end_runtime().await?; // Its end was not finished.
         }
         self.retry = None;
         let ttl = self.record.config.ttl;
@@ -276,22 +308,44 @@ impl Task {
             record.claimed_at = clock::now();
         })
         .await?;
-        match self.bring_up(generation).await {
+        let error = match self.bring_up(generation).await {
             Ok(()) => {
                 self.started = Some(Instant::now());
-                self.put(|record| record.observed = Observed::Running).await
+                self.confirm().await;
+                return Ok(());
             }
-            Err(error) => {
-                tracing::error!(sandbox = %self.record.id, generation = generation.0, %error, "a runtime did not start");
-                self.end_runtime().await;
+            Err(error) => error,
+        };
+        tracing::error!(sandbox = %self.record.id, generation = generation.0, %error, "a runtime did not start");
+        match self.end_runtime().await {
+            Ok(()) => {
                 self.put(|record| record.observed = Observed::Failed)
                     .await?;
-                Err(error)
+            }
+            Err(left) => {
+                tracing::error!(sandbox = %self.record.id, error = %left, "a runtime that did not start is not gone yet");
+                self.stumble();
+            }
+        }
+        Err(error)
+    }
+
+    /// A runtime answers: all see it now, the store sees it now or a little later.
+    async fn confirm(&mut self) {
+        self.record.observed = Observed::Running;
+        self.publish_now();
+        match self.put(|record| record.observed = Observed::Running).await {
+            Ok(()) => self.settled(),
+            Err(error) => {
+                tracing::error!(sandbox = %self.record.id, %error, "the store does not know yet that a runtime answers");
+                self.stumble();
             }
         }
     }
 
     async fn bring_up(&mut self, generation: Generation) -> Result<(), CallError> {
+        let provisioned = self.shared.runtime.provision(&self.record.id).await;
+        provisioned.map_err(|error| failed(&error))?;
         let keeper = self
             .shared
             .runtime
@@ -336,30 +390,66 @@ impl Task {
     /// The runtime is gone although it should run: another takes its place.
     async fn replace(&mut self) -> Next {
         self.agent = None;
-        self.tidy_up().await;
-        if self.record.desired != Desired::Running {
+        if let Err(error) = self.tidy_up().await {
+            tracing::error!(sandbox = %self.record.id, %error, "something of a runtime is left; no other is started yet");
+            self.starts_later();
+            self.stumble();
             return Next::GoOn;
         }
-        let stable = self
-            .started
-            .take()
-            .is_some_and(|started| started.elapsed() >= RUNTIME_STABLE_MIN);
-        if stable {
-            self.failures = 0;
+        if self.record.desired != Desired::Running {
+            self.stumble(); // Whatever else is asked for goes on from there.
+            return Next::GoOn;
+        }
+        match self.started.take().map(|started| started.elapsed()) {
+            Some(lived) if lived >= RUNTIME_STABLE_MIN => self.failures = 0,
+            Some(_) => {
+                self.failures += 1;
+                if self.failures > 1 {
+                    tracing::warn!(sandbox = %self.record.id, generation = self.record.generation.0, deaths = self.failures, "runtimes die young; the next generation waits");
+                    self.starts_later();
+                    self.retry_later(self.failures - 1);
+                    return Next::GoOn;
+                }
+            }
+            None => {}
         }
         tracing::warn!(sandbox = %self.record.id, generation = self.record.generation.0, "a runtime is gone; the next generation takes its place");
-        if self.start(self.record.generation.next()).await.is_err() {
-            self.failures += 1;
-            if self.failures < RUNTIME_STARTS_MAX {
-                self.retry_later();
+        match self.start(self.record.generation.next()).await {
+            Ok(()) => {}
+            Err(CallError::ResumeFailed { .. }) => {
+                self.failures += 1;
+                if self.failures < RUNTIME_STARTS_MAX {
+                    self.retry_later(self.failures);
+                }
             }
+            // Nothing was started.
+            Err(_) => self.stumble(),
         }
         Next::GoOn
     }
 
-    fn retry_later(&mut self) {
-        let shift = self.failures.min(16);
-        let pause = (RUNTIME_BACKOFF_MIN * 2_u32.pow(shift)).min(RUNTIME_BACKOFF_MAX);
+    /// All see that no runtime answers now; the store hears of it with the next start.
+    fn starts_later(&mut self) {
+        if self.record.desired == Desired::Running {
+            self.record.observed = Observed::Starting;
+        }
+        self.publish_now();
+    }
+
+    /// A step can't be done now: what is asked for is tried again, later each time.
+    fn stumble(&mut self) {
+        self.retry_later(self.stumbles);
+        self.stumbles = self.stumbles.saturating_add(1);
+    }
+
+    /// What is asked for is reached.
+    const fn settled(&mut self) {
+        self.stumbles = 0;
+        self.retry = None;
+    }
+
+    fn retry_later(&mut self, before: u32) {
+        let pause = (RUNTIME_BACKOFF_MIN * 2_u32.pow(before.min(16))).min(RUNTIME_BACKOFF_MAX);
         self.retry = Some(Instant::now() + pause);
     }
 
@@ -371,34 +461,45 @@ impl Task {
         if self.record.observed == Observed::Released && self.agent.is_none() {
             return Ok(());
         }
-        self.retry = None;
+        let done = self.release_all(why).await;
+        match done {
+            Ok(()) => self.settled(),
+            Err(_) => self.stumble(),
+        }
+        done
+    }
+
+    async fn release_all(&mut self, why: ReleaseWhy) -> Result<(), CallError> {
         self.put(|record| {
             record.desired = Desired::Released;
             record.observed = Observed::Releasing;
             record.why = Some(why);
         })
         .await?;
-        self.end_runtime().await;
+        self.end_runtime().await?;
         self.put(|record| record.observed = Observed::Released)
             .await
     }
 
-    /// Removes everything, the record last.
+    /// Removes everything.
     async fn delete(&mut self) -> Result<(), CallError> {
-        self.retry = None;
+        let done = self.delete_all().await;
+        if done.is_err() {
+            self.stumble();
+        }
+        done
+    }
+
+    /// The record goes last.
+    async fn delete_all(&mut self) -> Result<(), CallError> {
         self.put(|record| {
             record.desired = Desired::Deleted;
             record.observed = Observed::Deleting;
         })
         .await?;
-        self.end_runtime().await;
-        self.shared
-            .runtime
-            .delete(&self.record.id)
-            .await
-            .map_err(|error| CallError::Failed {
-                message: error.to_string(),
-            })?;
+        self.end_runtime().await?;
+        let deleted = self.shared.runtime.delete(&self.record.id).await;
+        deleted.map_err(|error| failed(&error))?;
         self.shared
             .store
             .remove_sandbox(&self.record.id)
@@ -409,56 +510,51 @@ impl Task {
         Ok(())
     }
 
-    /// No runtime is left afterwards: it is asked to leave, then made to.
-    async fn end_runtime(&mut self) {
-        let keeper = match self.agent.take() {
-            Some(agent) => {
-                self.publish_now();
-                if agent.is_up() {
-                    match timeout(RELEASE_MAX, agent.call(Request::Release)).await {
-                        Ok(Ok(Outcome::Done)) => {}
-                        other => {
-                            tracing::warn!(sandbox = %self.record.id, ?other, "a runtime did not release itself");
-                        }
-                    }
+    /// No runtime is left afterwards: it is asked to leave, then made to. An error means that one
+    /// may be.
+    async fn end_runtime(&mut self) -> Result<(), CallError> {
+        // A start that failed late may have left one.
+        self.look().await?;
+        if let Some(agent) = self.agent.take() {
+            self.started = None;
+            self.publish_now();
+            let asked = match timeout(RELEASE_MAX, agent.call(Request::Release)).await {
+                Ok(Ok(Outcome::Done)) => Asked::Leaves,
+                other => {
+                    tracing::warn!(sandbox = %self.record.id, ?other, "a runtime did not release itself");
+                    Asked::Stays
                 }
-                Some(agent.keeper().clone())
-            }
-            // A start that failed late may have left one.
-            None => self
-                .shared
-                .runtime
-                .running(&self.record.id)
-                .await
-                .unwrap_or_else(|error| {
-                    tracing::error!(sandbox = %self.record.id, %error, "a runtime can't be looked for");
-                    None
-                }),
-        };
-        if let Some(keeper) = keeper {
-            self.see_off(&keeper).await;
+            };
+            self.see_off(agent.keeper(), asked).await?;
         }
-        self.tidy_up().await;
+        self.tidy_up().await?;
         offline::refresh(&self.shared.places.of(&self.record.id), &self.tails).await;
+        Ok(())
     }
 
-    async fn see_off(&self, keeper: &Keeper) {
-        if matches!(timeout(KEEPER_KILL_MAX, keeper.gone()).await, Ok(Ok(()))) {
-            return;
+    async fn see_off(&self, keeper: &Keeper, asked: Asked) -> Result<(), CallError> {
+        if asked == Asked::Leaves
+            && matches!(timeout(KEEPER_KILL_MAX, keeper.gone()).await, Ok(Ok(())))
+        {
+            return Ok(());
         }
         tracing::warn!(sandbox = %self.record.id, pid = keeper.pid(), "a keeper does not leave; killing it");
         if let Err(error) = keeper.kill() {
             tracing::error!(sandbox = %self.record.id, %error, "a keeper can't be killed");
         }
-        if !matches!(timeout(KEEPER_KILL_MAX, keeper.gone()).await, Ok(Ok(()))) {
-            tracing::error!(sandbox = %self.record.id, pid = keeper.pid(), "a killed keeper is still there");
+        match timeout(KEEPER_KILL_MAX, keeper.gone()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(failed(&error)),
+            Err(_elapsed) => Err(failed(&format!(
+                "keeper {} is still there although it was killed",
+                keeper.pid()
+            ))),
         }
     }
 
-    async fn tidy_up(&self) {
-        if let Err(error) = self.shared.runtime.release(&self.record.id).await {
-            tracing::error!(sandbox = %self.record.id, %error, "something of a runtime is left");
-        }
+    async fn tidy_up(&self) -> Result<(), CallError> {
+        let swept = self.shared.runtime.release(&self.record.id).await;
+        swept.map_err(|error| failed(&error))
     }
 
     async fn refresh(&mut self, duration: Option<u64>) -> Result<(), CallError> {
@@ -481,6 +577,9 @@ impl Task {
 
     /// When something is due at the latest.
     fn wake_up(&self) -> Instant {
+        if let Some(retry) = self.retry {
+            return retry; // What is due meanwhile would fail in the same way.
+        }
         let now = clock::now();
         let in_sandbox = [self.record.hard_expires_at, self.soft_deadline()]
             .into_iter()
@@ -489,8 +588,7 @@ impl Task {
             .min()
             .unwrap_or(DEADLINE_SLEEP_MAX);
         // The wall clock may be set: look again now and then.
-        let deadline = Instant::now() + in_sandbox.min(DEADLINE_SLEEP_MAX);
-        self.retry.map_or(deadline, |retry| retry.min(deadline))
+        Instant::now() + in_sandbox.min(DEADLINE_SLEEP_MAX)
     }
 
     fn soft_deadline(&self) -> Option<Timestamp> {
@@ -501,24 +599,20 @@ impl Task {
     async fn due(&mut self) -> Next {
         let now = clock::now();
         let passed = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
-        let retry = self.retry.is_some_and(|retry| retry <= Instant::now());
-        if passed(self.record.hard_expires_at) || (retry && self.record.desired == Desired::Deleted)
-        {
+        let again = self.retry.take().is_some();
+        if passed(self.record.hard_expires_at) {
             match self.delete().await {
                 Ok(()) => return Next::Removed,
                 Err(error) => {
                     tracing::error!(sandbox = %self.record.id, %error, "a removal failed");
-                    self.failures += 1;
-                    self.retry_later();
                 }
             }
         } else if passed(self.soft_deadline()) {
             if let Err(error) = self.release(ReleaseWhy::Ttl).await {
                 tracing::error!(sandbox = %self.record.id, %error, "a pause failed");
             }
-        } else if retry {
-            self.retry = None;
-            return self.replace().await;
+        } else if again {
+            return self.settle().await;
         }
         Next::GoOn
     }
@@ -574,6 +668,19 @@ fn answer(reply: Reply, result: Result<(), CallError>) {
 fn resume_failed(error: &impl ToString) -> CallError {
     CallError::ResumeFailed {
         message: error.to_string(),
+    }
+}
+
+fn failed(error: &impl ToString) -> CallError {
+    CallError::Failed {
+        message: error.to_string(),
+    }
+}
+
+fn unavailable(error: &impl ToString) -> CallError {
+    CallError::Unavailable {
+        message: error.to_string(),
+        retry_after: seconds(1),
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -25,13 +25,13 @@ use crate::{
     agents::keeper::Keeper,
     clock,
     runtime::{
-        Capabilities, Runtime, RuntimeFuture, Start,
+        Capabilities, Runtime, RuntimeError, RuntimeFuture, Start,
         fake::{FakeHost, FakeRuntime},
     },
     sessions::{CallError, SandboxHandle},
     store::{
         Desired, Inserted, KeyHash, KeyRecord, Observed, Owner, SandboxFilter, SandboxPage,
-        SandboxRecord, Store, StoreFuture, sqlite::SqliteStore,
+        SandboxRecord, Store, StoreError, StoreFuture, sqlite::SqliteStore,
     },
 };
 
@@ -40,6 +40,14 @@ use crate::{
 struct Crash {
     left: AtomicUsize,
     reached: Notify,
+    /// So many changes the store still takes before it refuses some.
+    puts_spared: AtomicU32,
+    /// So many changes the store refuses then.
+    puts_refused: AtomicU32,
+    /// So often the host can't be looked at from now on.
+    looks_refused: AtomicU32,
+    /// So many sweeps fail from now on.
+    sweeps_refused: AtomicU32,
 }
 
 impl Crash {
@@ -47,6 +55,10 @@ impl Crash {
         Arc::new(Self {
             left: AtomicUsize::new(step),
             reached: Notify::new(),
+            puts_spared: AtomicU32::new(0),
+            puts_refused: AtomicU32::new(0),
+            looks_refused: AtomicU32::new(0),
+            sweeps_refused: AtomicU32::new(0),
         })
     }
 
@@ -62,6 +74,13 @@ impl Crash {
             std::future::pending::<()>().await;
         }
     }
+}
+
+fn refuses(left: &AtomicU32) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+        left.checked_sub(1)
+    })
+    .is_ok()
 }
 
 /// A store or a backend with a crash before and after every change.
@@ -88,6 +107,9 @@ impl Store for Fragile<SqliteStore> {
     fn update_sandbox<'a>(&'a self, record: &'a SandboxRecord) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             self.crash.step().await;
+            if !refuses(&self.crash.puts_spared) && refuses(&self.crash.puts_refused) {
+                return Err(StoreError::Database(sqlx::Error::PoolClosed));
+            }
             let done = self.inner.update_sandbox(record).await;
             self.crash.step().await;
             done
@@ -165,12 +187,19 @@ impl Runtime for Fragile<FakeRuntime> {
     }
 
     fn running<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, Option<Keeper>> {
+        if refuses(&self.crash.looks_refused) {
+            let refused = RuntimeError::Limits("told not to look".to_owned());
+            return Box::pin(std::future::ready(Err(refused)));
+        }
         self.inner.running(sandbox)
     }
 
     fn release<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
         Box::pin(async move {
             self.crash.step().await;
+            if refuses(&self.crash.sweeps_refused) {
+                return Err(RuntimeError::Limits("told not to sweep".to_owned()));
+            }
             self.inner.release(sandbox).await?;
             self.crash.step().await;
             Ok(())
@@ -376,6 +405,94 @@ fn a_running_sandbox_is_taken_over_with_its_generation() {
     assert_eq!(stage.host.starts(), vec![(id.clone(), Generation::FIRST)]);
     assert_eq!(stage.host.agent(&id).unwrap().env()["A"], "1");
     second.kill();
+}
+
+#[test]
+fn a_workload_survives_a_store_that_fails_and_a_host_that_can_t_be_looked_at() {
+    let stage = Stage::set();
+    let first = Server::sound(&stage.host);
+    let sandbox = first
+        .run(first.engine.create(new_sandbox()))
+        .unwrap()
+        .unwrap();
+    let id = sandbox.record().id.clone();
+    first.kill();
+    let crash = Crash::at(usize::MAX);
+    crash.puts_refused.store(2, Ordering::SeqCst);
+    crash.looks_refused.store(2, Ordering::SeqCst);
+    let second = Server::start(&stage.host, Arc::clone(&crash));
+    let sandbox = second.settle().pop().unwrap();
+    second.run(async {
+        // It answers before the store does.
+        sandbox.call(Request::Health).await.unwrap();
+        assert_eq!(sandbox.record().generation, Generation::FIRST);
+    });
+    assert_eq!(stage.host.starts(), vec![(id, Generation::FIRST)]);
+    second.kill();
+}
+
+#[test]
+fn a_runtime_that_answers_is_kept_although_the_store_does_not_hear_of_it() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        sandbox.pause().await.unwrap();
+        // Nothing is started before the store knows of it.
+        server.crash.puts_refused.store(1, Ordering::SeqCst);
+        sandbox.resume().await.unwrap_err();
+        assert_eq!(stage.host.starts().len(), 1);
+        // What is started stays, whether the store hears of it or not.
+        server.crash.puts_spared.store(1, Ordering::SeqCst);
+        server.crash.puts_refused.store(2, Ordering::SeqCst);
+        sandbox.resume().await.unwrap();
+        assert_eq!(stage.host.starts().len(), 2);
+        sandbox.call(Request::Health).await.unwrap();
+    });
+    server.kill();
+}
+
+#[test]
+fn nothing_is_called_gone_before_it_is_swept_up() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        server.crash.sweeps_refused.store(2, Ordering::SeqCst);
+        sandbox.pause().await.unwrap_err();
+        assert_eq!(sandbox.record().observed, Observed::Releasing);
+        // It is finished without being asked for again.
+        sandbox.reaches(Generation::FIRST, Observed::Released).await;
+        sandbox.resume().await.unwrap();
+
+        let id = sandbox.record().id.clone();
+        server.crash.sweeps_refused.store(2, Ordering::SeqCst);
+        stage.host.kill(&id);
+        sandbox.reaches(Generation(3), Observed::Running).await;
+
+        server.crash.sweeps_refused.store(1, Ordering::SeqCst);
+        sandbox.delete().await.unwrap_err();
+        assert!(!sandbox.settled_gone().await);
+    });
+    assert_eq!(stage.host.disks(), vec![]);
+    server.kill();
+}
+
+#[test]
+fn a_runtime_that_keeps_dying_young_waits_before_it_is_started_again() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        let id = sandbox.record().id.clone();
+        stage.host.kill(&id);
+        sandbox.reaches(Generation(2), Observed::Running).await;
+        stage.host.kill(&id);
+        // The second death is seen before the third generation is begun.
+        sandbox.reaches(Generation(2), Observed::Starting).await;
+        sandbox.reaches(Generation(3), Observed::Running).await;
+    });
+    server.kill();
 }
 
 #[test]
