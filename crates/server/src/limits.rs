@@ -147,10 +147,16 @@ pub(crate) const FIRST_FRAME_DELAY: Duration = Duration::from_millis(5);
 pub(crate) const MESSAGE_BYTES_MAX: usize = 6 * 1024 * 1024;
 
 /// Requests of one WebSocket that wait to be carried out.
-pub(crate) const WS_REQUESTS_MAX: usize = 16;
+pub(crate) const WS_REQUESTS_MAX: usize = 256;
 
 /// Bytes of those requests together.
-pub(crate) const WS_REQUEST_BYTES_MAX: usize = 8 * 1024 * 1024;
+pub(crate) const WS_REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Events of a WebSocket that are written before the writer looks around, bytes, about.
+pub(crate) const WS_PIECE_BYTES: usize = 16 * 1024;
+
+/// How long the end of a WebSocket may take: what its client still asked for, and the goodbye.
+pub(crate) const WS_END_MAX: Duration = Duration::from_secs(5);
 
 /// Answers and pongs of one WebSocket that wait to be written.
 pub(crate) const WS_COMMANDS_MAX: usize = 64;

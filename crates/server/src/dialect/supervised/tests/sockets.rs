@@ -15,6 +15,7 @@ use tokio_tungstenite::{
 };
 
 use super::{World, fake::SANDBOX, types};
+use crate::limits::WS_REQUESTS_MAX;
 
 struct Socket(WebSocketStream<TcpStream>);
 
@@ -378,6 +379,75 @@ async fn pings_are_answered_while_a_request_is_carried_out() {
         socket.next().await,
         json!({"type": "ack", "request_id": "held"})
     );
+}
+
+#[tokio::test]
+async fn what_is_sent_right_before_the_close_is_carried_out() {
+    let world = World::new().await;
+    let id = world.cat().await;
+    let mut socket = Socket::open(&world, &id, "after=4").await;
+    for n in 0..50 {
+        socket
+            .send(json!({"type": "input", "input_id": n.to_string(), "data_base64": "eA=="}))
+            .await;
+    }
+    socket.0.close(None).await.unwrap();
+    drop(socket);
+    let mut again = Socket::open(&world, &id, "after=4").await;
+    assert_eq!(again.events(100).await.len(), 100);
+}
+
+// case H4
+#[tokio::test]
+async fn a_flood_of_requests_keeps_no_ping_waiting() {
+    let world = World::new().await;
+    let id = world.cat().await;
+    let mut socket = Socket::open(&world, &id, "after=4").await;
+    world.sandbox.hold_signals.send_replace(true);
+    socket
+        .send(json!({"type": "signal", "request_id": "held", "signal": "CONT"}))
+        .await;
+    world.sandbox.held.notified().await;
+    for _ in 0..WS_REQUESTS_MAX {
+        socket
+            .send(json!({"type": "resize", "rows": 0, "cols": 1}))
+            .await;
+    }
+    socket
+        .send(json!({"type": "resize", "request_id": "over", "rows": 0, "cols": 1}))
+        .await;
+    let answer = socket.next().await;
+    assert_eq!(
+        (&answer["request_id"], &answer["code"]),
+        (&json!("over"), &json!("input_buffer_full"))
+    );
+    socket.0.send(Message::Ping(vec![1].into())).await.unwrap();
+    let pong = socket.0.next().await.unwrap().unwrap();
+    assert_eq!(pong, Message::Pong(vec![1].into()));
+    world.sandbox.hold_signals.send_replace(false);
+    while socket.next().await["request_id"] != "held" {}
+}
+
+// case S24
+#[tokio::test(start_paused = true)]
+async fn a_revoked_key_ends_a_client_that_takes_nothing() {
+    let world = World::new().await;
+    let id = world.cat().await;
+    for _ in 0..600 {
+        world.sandbox.output(&id, Stream::Stdout, &vec![7; 60_000]);
+    }
+    let mut socket = Socket::open(&world, &id, "").await;
+    socket.event().await;
+    world.revoked.cancel();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let mut last = 0;
+    while let Some(Ok(message)) = socket.0.next().await {
+        if let Message::Text(text) = message {
+            let message: Value = serde_json::from_str(&text).unwrap();
+            last = message["event"]["seq"].as_u64().unwrap();
+        }
+    }
+    assert!(last < 604, "everything came");
 }
 
 #[tokio::test]

@@ -7,7 +7,8 @@
 //!  socket ◄───────────────────────────── write ◄───────────────┴── follower: events
 //! ```
 //! All three run in one task and never wait for each other: pings are answered while a request is
-//! carried out and while a replay is sent, and requests are read during both.
+//! carried out and while a replay is sent, and requests are read during both. What was read is
+//! carried out although the client closes right after it, unless its key was revoked.
 
 use std::{
     pin::pin,
@@ -18,10 +19,11 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt as _;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite},
     sync::{Semaphore, mpsc, watch},
-    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
+    time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -32,12 +34,12 @@ use super::{
         follow::{End, Follower, Next},
     },
     frame::{Close, Message, Opcode, Reader, append_frame},
-    requests::{self, Asked},
+    requests::{self, Asked, Unread},
     writer::{WriteError, Writer},
 };
 use crate::limits::{
     CLOSE_WAIT_MAX, FIRST_FRAME_DELAY, MESSAGE_BYTES_MAX, PING_INTERVAL, PONG_MAX, WS_COMMANDS_MAX,
-    WS_REQUEST_BYTES_MAX, WS_REQUESTS_MAX,
+    WS_END_MAX, WS_PIECE_BYTES, WS_REQUEST_BYTES_MAX, WS_REQUESTS_MAX,
 };
 
 /// What a socket needs to be served.
@@ -106,29 +108,59 @@ impl Connection {
         };
         let mut reading = pin!(reading.run(early));
         let mut working = pin!(work(&self.at, requests_in, commands));
+        let mut pings = interval(PING_INTERVAL);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        pings.reset();
         let writing = Writing {
             socket: Writer::new(writer),
             follower: self.follower,
             peer: &peer,
             commands: commands_in,
+            answers: Vec::new(),
             closing: closing_in,
-            stop: self.stop,
-            revoked,
+            pings,
+            stop: self.stop.clone(),
+            revoked: revoked.clone(),
         };
-        let mut writing = pin!(writing.run());
-        let mut worked = false;
-        loop {
+        let mut writing = Box::pin(writing.run());
+        let (mut read, mut wrote, mut worked) = (false, false, false);
+        while !(read || wrote) {
             tokio::select! {
-                // The peer is gone: there is nobody to write to.
-                () = &mut reading => return,
-                () = &mut writing => break,
+                biased;
+                // Whoever may not go on carries nothing more out, and is not waited for long.
+                () = revoked.cancelled() => break,
+                () = self.stop.cancelled() => break,
+                () = &mut reading => read = true,
+                () = &mut writing => wrote = true,
                 () = &mut working, if !worked => worked = true,
             }
         }
-        // It may still have to take the close frame; a socket that is dropped with unread bytes
-        // is reset, and the frame with it.
-        if timeout(CLOSE_WAIT_MAX, reading).await.is_err() {
-            tracing::debug!("a WebSocket's client did not close its side");
+        let goodbye = async {
+            if read {
+                drop(writing); // The peer is gone: there is nobody to write to.
+                return;
+            }
+            if !wrote {
+                writing.await;
+            }
+            // It may still have to take the close frame; a socket that is dropped with unread
+            // bytes is reset, and the frame with it.
+            if timeout(CLOSE_WAIT_MAX, reading).await.is_err() {
+                tracing::debug!("a WebSocket's client did not close its side");
+            }
+        };
+        let rest = async {
+            if !worked {
+                tokio::select! {
+                    biased;
+                    () = revoked.cancelled() => {}
+                    () = working => {}
+                }
+            }
+        };
+        let end = async { tokio::join!(goodbye, rest) };
+        if timeout(WS_END_MAX, end).await.is_err() {
+            tracing::debug!("a WebSocket was given up");
         }
     }
 }
@@ -177,16 +209,26 @@ impl<R: AsyncRead + Unpin> Reading<'_, R> {
                 self.send(Command::Pong(frame)).await;
             }
             Message::Close => self.close(Close::new(Close::NORMAL, "")),
-            Message::Data(data) => match requests::read(data, &self.budget).await {
-                Ok(asked) => {
-                    if let Some(requests) = &self.requests
-                        && requests.send(asked).await.is_err()
-                    {
-                        self.requests = None; // The worker ended: so does the connection.
-                    }
-                }
-                Err(close) => self.close(close),
+            Message::Data(data) => match requests::read(data, &self.budget) {
+                Ok(asked) => self.queue(asked).await,
+                Err(Unread::Full(answer)) => self.send(Command::Answer(answer)).await,
+                Err(Unread::Close(close)) => self.close(close),
             },
+        }
+    }
+
+    /// Never waits for the worker: a ping may be next.
+    async fn queue(&mut self, asked: Asked) {
+        let Some(requests) = &self.requests else {
+            return;
+        };
+        match requests.try_send(asked) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(asked)) => {
+                self.send(Command::Answer(asked.too_many())).await;
+            }
+            // The worker ended: so does the connection.
+            Err(mpsc::error::TrySendError::Closed(_)) => self.requests = None,
         }
     }
 
@@ -202,7 +244,7 @@ impl<R: AsyncRead + Unpin> Reading<'_, R> {
     }
 }
 
-/// Carries requests out, one after the other.
+/// Carries requests out, one after the other, also when nobody is left to take the answers.
 async fn work(
     at: &InSession,
     mut requests: mpsc::Receiver<Asked>,
@@ -211,7 +253,7 @@ async fn work(
     while let Some(asked) = requests.recv().await {
         let answer = asked.answer(at).await;
         if commands.send(Command::Answer(answer)).await.is_err() {
-            return;
+            tracing::trace!("a request was carried out for a client that left");
         }
     }
 }
@@ -222,7 +264,10 @@ struct Writing<'a, W> {
     follower: Follower,
     peer: &'a Peer,
     commands: mpsc::Receiver<Command>,
+    /// Answers that came while events were written.
+    answers: Vec<u8>,
     closing: watch::Receiver<Option<Close>>,
+    pings: Interval,
     stop: CancellationToken,
     revoked: CancellationToken,
 }
@@ -231,6 +276,7 @@ struct Writing<'a, W> {
 enum Turn {
     Events(Slice),
     Command(Command),
+    Answers,
     Ping,
     Close(Close),
 }
@@ -246,11 +292,8 @@ impl<W: AsyncWrite + Unpin> Writing<'_, W> {
     async fn run(mut self) {
         // Some clients lose what comes in one read with the answer to their handshake.
         sleep(FIRST_FRAME_DELAY).await;
-        let mut pings = interval(PING_INTERVAL);
-        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        pings.reset();
         let over = loop {
-            let turn = self.turn(&mut pings).await;
+            let turn = self.turn().await;
             if let Err(over) = self.perform(turn).await {
                 break over;
             }
@@ -270,14 +313,15 @@ impl<W: AsyncWrite + Unpin> Writing<'_, W> {
         }
     }
 
-    async fn turn(&mut self, pings: &mut tokio::time::Interval) -> Turn {
+    async fn turn(&mut self) -> Turn {
         tokio::select! {
             biased;
             close = closed(&mut self.closing) => Turn::Close(close),
-            () = self.stop.cancelled() => Turn::Close(Close::new(Close::AWAY, "server going away")),
-            () = self.revoked.cancelled() => Turn::Close(Close::new(Close::POLICY, "key revoked")),
+            () = self.stop.cancelled() => Turn::Close(going_away()),
+            () = self.revoked.cancelled() => Turn::Close(key_revoked()),
+            () = std::future::ready(()), if !self.answers.is_empty() => Turn::Answers,
             Some(command) = self.commands.recv() => Turn::Command(command),
-            _ = pings.tick() => Turn::Ping,
+            _ = self.pings.tick() => Turn::Ping,
             next = self.follower.next() => match next {
                 Next::Events(slice) => Turn::Events(slice),
                 Next::End(end) => Turn::Close(end.into()),
@@ -289,44 +333,92 @@ impl<W: AsyncWrite + Unpin> Writing<'_, W> {
         match turn {
             Turn::Events(slice) => self.events(&slice).await,
             Turn::Command(Command::Pong(frame)) => self.frame(&frame).await,
-            Turn::Command(Command::Answer(mut frames)) => {
-                // What an operation caused is journalled before its answer; show it first.
-                if let Some(slice) = self.follower.ready() {
-                    self.events(&slice).await?;
-                }
-                while let Ok(more) = self.commands.try_recv() {
-                    let (Command::Answer(frame) | Command::Pong(frame)) = more;
-                    frames.extend_from_slice(&frame);
-                }
-                self.frame(&frames).await
+            Turn::Command(Command::Answer(frame)) => {
+                self.answers.extend_from_slice(&frame);
+                self.answer().await
             }
-            Turn::Ping if self.peer.is_silent() => {
-                let close = too_slow("no pong", self.sent());
-                Err(Over::Close(close, Vec::new()))
-            }
-            Turn::Ping => {
-                let mut frame = Vec::new();
-                append_frame(Opcode::Ping, b"", &mut frame);
-                self.frame(&frame).await
-            }
+            Turn::Answers => self.answer().await,
+            Turn::Ping => self.ping(self.sent()).await,
             Turn::Close(close) => Err(Over::Close(close, Vec::new())),
         }
     }
 
+    /// Writes the answers that are there.
+    async fn answer(&mut self) -> Result<(), Over> {
+        while let Ok(more) = self.commands.try_recv() {
+            let (Command::Answer(frame) | Command::Pong(frame)) = more;
+            self.answers.extend_from_slice(&frame);
+        }
+        let frames = std::mem::take(&mut self.answers);
+        // What an operation caused is journalled before its answer; show it first.
+        if let Some(slice) = self.follower.ready() {
+            self.events(&slice).await?;
+        }
+        self.frame(&frames).await
+    }
+
+    async fn ping(&mut self, last: u64) -> Result<(), Over> {
+        if self.peer.is_silent() {
+            return Err(Over::Close(too_slow("no pong", last), Vec::new()));
+        }
+        let mut frame = Vec::new();
+        append_frame(Opcode::Ping, b"", &mut frame);
+        self.frame(&frame).await
+    }
+
+    /// Writes events piece by piece, and looks around in between: a slow client takes its time.
     async fn events(&mut self, slice: &Slice) -> Result<(), Over> {
         let bytes = slice.bytes();
-        match self.socket.write(&bytes).await {
-            Ok(()) => Ok(()),
-            Err(WriteError::Gone) => Err(Over::Gone),
-            Err(WriteError::Stalled(written)) => {
-                // The frame that is half way out has to be finished before another may follow.
-                let (last, end) = slice
-                    .event_at(written)
-                    .unwrap_or_else(|| (slice.before(), written));
-                let rest = bytes.get(written..end).unwrap_or_default().to_vec();
-                let close = too_slow("too slow", last);
-                Err(Over::Close(close, rest))
+        let mut begin = 0;
+        while begin < bytes.len() {
+            let upto = bytes.len().min(begin + WS_PIECE_BYTES);
+            let end = slice.event_at(upto).map_or(bytes.len(), |(_, end)| end);
+            let piece = bytes.get(begin..end).unwrap_or_default();
+            match self.socket.write(piece).await {
+                Ok(()) => begin = end,
+                Err(WriteError::Gone) => return Err(Over::Gone),
+                Err(WriteError::Stalled(written)) => {
+                    // The frame that is half way out has to be finished before another may follow.
+                    let written = begin + written;
+                    let (last, end) = slice
+                        .event_at(written)
+                        .unwrap_or_else(|| (slice.before(), written));
+                    let rest = bytes.get(written..end).unwrap_or_default().to_vec();
+                    return Err(Over::Close(too_slow("too slow", last), rest));
+                }
             }
+            if begin < bytes.len() {
+                let last = slice.event_at(begin).map_or(slice.before(), |(seq, _)| seq);
+                self.look_around(last).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What can't wait until all events of a slice are written; `last` is written already.
+    async fn look_around(&mut self, last: u64) -> Result<(), Over> {
+        let close = self.closing.borrow().clone();
+        if let Some(close) = close.or_else(|| self.ended()) {
+            return Err(Over::Close(close, Vec::new()));
+        }
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Pong(frame) => self.frame(&frame).await?,
+                // What it was the cause of may be among the events to come.
+                Command::Answer(frame) => self.answers.extend_from_slice(&frame),
+            }
+        }
+        match self.pings.tick().now_or_never() {
+            Some(_) => self.ping(last).await,
+            None => Ok(()),
+        }
+    }
+
+    fn ended(&self) -> Option<Close> {
+        if self.revoked.is_cancelled() {
+            Some(key_revoked())
+        } else {
+            self.stop.is_cancelled().then(going_away)
         }
     }
 
@@ -347,6 +439,14 @@ impl<W: AsyncWrite + Unpin> Writing<'_, W> {
     const fn sent(&self) -> u64 {
         self.follower.cursor()
     }
+}
+
+fn going_away() -> Close {
+    Close::new(Close::AWAY, "server going away")
+}
+
+fn key_revoked() -> Close {
+    Close::new(Close::POLICY, "key revoked")
 }
 
 fn too_slow(what: &str, last: u64) -> Close {

@@ -55,10 +55,19 @@ struct Head {
     input_id: Word,
 }
 
+/// Why a message is not carried out.
+#[derive(Debug)]
+pub(super) enum Unread {
+    /// It ends the connection.
+    Close(Close),
+    /// Too much waits already; the answer says so, and it may be sent again.
+    Full(Vec<u8>),
+}
+
 /// Reads a message. What is no JSON object, or names itself at too great length, ends the
 /// connection; what only makes no sense is answered.
-pub(super) async fn read(message: BytesMut, budget: &Arc<Semaphore>) -> Result<Asked, Close> {
-    let policy = |reason: &'static str| Close::new(Close::POLICY, reason);
+pub(super) fn read(message: BytesMut, budget: &Arc<Semaphore>) -> Result<Asked, Unread> {
+    let policy = |reason: &'static str| Unread::Close(Close::new(Close::POLICY, reason));
     let head: Head = serde_json::from_slice(&message).map_err(|_| policy("message is not JSON"))?;
     if message.trim_ascii_start().first() != Some(&b'{') {
         return Err(policy("message is not a JSON object"));
@@ -76,33 +85,29 @@ pub(super) async fn read(message: BytesMut, budget: &Arc<Semaphore>) -> Result<A
         Word::Text(kind) if kind == "resize" => Kind::Resize,
         Word::Text(_) | Word::Missing | Word::Other => Kind::Unknown,
     };
+    let request_id = request_id.filter(|id| !id.is_empty());
     let bytes = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    let permit = Arc::clone(budget).acquire_many_owned(bytes).await;
-    Ok(Asked {
-        request_id: request_id.filter(|id| !id.is_empty()),
-        kind,
-        message,
-        _budget: permit.map_err(|_| Close::new(Close::AWAY, "server going away"))?,
-    })
+    match Arc::clone(budget).try_acquire_many_owned(bytes) {
+        Ok(permit) => Ok(Asked {
+            request_id,
+            kind,
+            message,
+            _budget: permit,
+        }),
+        Err(_) => Err(Unread::Full(answer_frame(request_id, Err(full())))),
+    }
 }
 
 impl Asked {
     /// Carries it out; the answer is a whole frame.
     pub(super) async fn answer(self, at: &InSession) -> Vec<u8> {
         let request_id = self.request_id.clone();
-        let message = match self.carry_out(at).await {
-            Ok(()) => ServerMessage::Ack { request_id },
-            Err(error) => ServerMessage::Error {
-                request_id,
-                error: error.message.into_owned(),
-                code: Some(error.code.as_str().to_owned()),
-            },
-        };
-        let mut frame = Vec::new();
-        // Texts only, which always can be written.
-        let text = serde_json::to_vec(&message).unwrap_or_default();
-        append_frame(Opcode::Text, &text, &mut frame);
-        frame
+        answer_frame(request_id, self.carry_out(at).await)
+    }
+
+    /// The answer when too many others wait already.
+    pub(super) fn too_many(self) -> Vec<u8> {
+        answer_frame(self.request_id, Err(full()))
     }
 
     async fn carry_out(self, at: &InSession) -> Result<(), ApiError> {
@@ -136,6 +141,29 @@ impl Asked {
             )),
         }
     }
+}
+
+fn full() -> ApiError {
+    ApiError::new(
+        ErrorCode::InputBufferFull,
+        "too many requests of this connection wait",
+    )
+}
+
+fn answer_frame(request_id: Option<String>, result: Result<(), ApiError>) -> Vec<u8> {
+    let message = match result {
+        Ok(()) => ServerMessage::Ack { request_id },
+        Err(error) => ServerMessage::Error {
+            request_id,
+            error: error.message.into_owned(),
+            code: Some(error.code.as_str().to_owned()),
+        },
+    };
+    let mut frame = Vec::new();
+    // Texts only, which always can be written.
+    let text = serde_json::to_vec(&message).unwrap_or_default();
+    append_frame(Opcode::Text, &text, &mut frame);
+    frame
 }
 
 fn body<T: DeserializeOwned>(message: &[u8]) -> Result<T, ApiError> {
