@@ -205,7 +205,7 @@ pub fn main() -> anyhow::Result<()> {
     for attempt in inherited.attempts {
         let name = attempt.key.session.as_str().to_owned();
         // One whose gate stayed shut was never started; the caller asks again.
-        if attempt.exec_status.look()? == ExecOutcome::NeverReleased {
+        if attempt.exec_status.wait()? == ExecOutcome::NeverReleased {
             exit::reap(&attempt)?;
             attempt.forget(&supervisor.keeper)?;
             continue;
