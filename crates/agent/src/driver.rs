@@ -34,7 +34,7 @@ use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, sleep, timeout_at},
 };
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     clock::Clock,
@@ -151,6 +151,8 @@ pub(crate) struct Driver<M: Machine> {
     journal: SessionJournal,
     mailbox: mpsc::Receiver<Message>,
     start: Option<Start<M::Attempt>>,
+    /// Ends the start that is under way.
+    stop_start: CancellationToken,
     current: Option<Current<M::Attempt>>,
     /// Ended attempts whose trees may have members left.
     leftovers: Vec<Rc<M::Attempt>>,
@@ -266,14 +268,15 @@ impl<M: Machine> Driver<M> {
             }
         };
         tokio::select! {
-            // Facts first: a call should meet the state as it is.
+            // Facts first: a call should meet the state as it is. Calls last: a crowd of them
+            // must not hold up a deadline or input that was accepted before.
             biased;
             started = or_never(start.as_mut()) => Wake::Started(started),
             ended = ended => Wake::Ended(ended),
             () = journal.changed() => Wake::JournalChanged,
-            message = mailbox.recv() => Wake::Message(message),
-            () = input_ready => Wake::InputReady,
             () = timer => Wake::Timer,
+            () = input_ready => Wake::InputReady,
+            message = mailbox.recv() => Wake::Message(message),
         }
     }
 
@@ -459,6 +462,7 @@ impl<M: Machine> Driver<M> {
         if let Some(current) = &self.current {
             current.ending.killed();
         }
+        self.stop_start.cancel();
         self.on_current("kill", Attempt::kill);
         self.kill_leftovers().await;
     }
@@ -479,12 +483,14 @@ impl<M: Machine> Driver<M> {
     }
 
     fn spawn(&mut self, number: u32) {
+        self.stop_start = CancellationToken::new();
         let order = SpawnOrder {
             session: self.id.clone(),
             number,
             spec: self.session.spec().clone(),
             size: self.session.terminal_size(),
             journal: self.journal.clone(),
+            stop: self.stop_start.clone(),
         };
         self.around.figures.count_attempt();
         self.start = Some(Box::pin(Rc::clone(&self.around.machine).spawn(order)));
@@ -638,7 +644,7 @@ impl<M: Machine> Driver<M> {
             return;
         }
         self.latched = Some(format!("the session's journal failed: {error}"));
-        self.start = None;
+        self.abandon_start();
         if let Some(current) = &self.current {
             current.ending.killed();
         }
@@ -647,6 +653,24 @@ impl<M: Machine> Driver<M> {
             self.kill_leftover(leftover);
         }
         self.show_lost();
+    }
+
+    /// Nobody waits for the start any more, but its process must not stay behind.
+    fn abandon_start(&mut self) {
+        let Some(start) = self.start.take() else {
+            return;
+        };
+        self.stop_start.cancel();
+        let id = self.id.clone();
+        self.around.tasks.spawn_local(async move {
+            if let Ok(attempt) = start.await {
+                if let Err(error) = attempt.kill() {
+                    log::warn(format_args!("{id}: an attempt is not killed: {error}"));
+                }
+                attempt.leader_gone().await;
+                attempt.release();
+            }
+        });
     }
 
     /// In memory only, so that nobody takes the attempt for running.

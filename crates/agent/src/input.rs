@@ -117,6 +117,11 @@ impl InputQueue {
             && waiting.saturating_add(bytes as u64) <= INPUT_QUEUE_BYTES_MAX as u64
     }
 
+    /// Whether the child closed its end.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
     /// Bytes and writes that wait.
     pub(crate) fn waiting(&self) -> (u64, usize) {
         self.spool.as_ref().map_or((0, 0), |spool| {

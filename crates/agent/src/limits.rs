@@ -86,6 +86,13 @@ pub(crate) const GROUP_SYNC_WAIT: Duration = Duration::from_millis(200);
 /// Threads that wait for the disk.
 pub(crate) const SYNC_THREADS_MAX: usize = 4;
 
+/// How long a start may take from its release to its program; a directory or a program on a disk
+/// that does not answer would hold it for ever.
+pub(crate) const EXEC_WAIT: Duration = Duration::from_secs(10);
+
+/// How long a start that is under way holds a release up.
+pub(crate) const START_RELEASE_WAIT: Duration = Duration::from_secs(2);
+
 /// How long descendants that hold an attempt's output may be silent before it counts as drained.
 pub(crate) const DRAIN_IDLE: Duration = Duration::from_millis(200);
 

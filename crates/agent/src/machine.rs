@@ -15,6 +15,8 @@ use outlive_core::{
     spec::SessionSpec,
 };
 
+use tokio_util::sync::CancellationToken;
+
 use crate::{input::Kind, journal::SessionJournal};
 
 /// Starts processes, and finds those that a supervisor before this one started.
@@ -37,6 +39,9 @@ pub(crate) trait Machine: 'static {
         journal: &SessionJournal,
         session: &SessionId,
     ) -> Vec<Self::Attempt>;
+
+    /// Ends what an earlier supervisor left of a session that nobody can drive.
+    fn abandon(self: &Rc<Self>, session: &SessionId);
 }
 
 /// What to start.
@@ -47,6 +52,8 @@ pub(crate) struct SpawnOrder {
     pub(crate) spec: SessionSpec,
     pub(crate) size: Option<TerminalSize>,
     pub(crate) journal: SessionJournal,
+    /// Cancelled when the start is not wanted any more: it fails then, and leaves no process.
+    pub(crate) stop: CancellationToken,
 }
 
 /// What to find.

@@ -27,13 +27,14 @@ use outlive_core::{
     event::{ExitStatus, Oom, Stream},
     hash::StableHasher,
     id::SessionId,
+    limits::KILL_WAIT,
     session::TerminalSize,
     spec::{Io, SessionSpec},
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::Notify,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tokio_util::task::TaskTracker;
 
@@ -43,7 +44,7 @@ use crate::{
     input::Kind,
     journal::SessionJournal,
     keeper::{KeeperClient, Label},
-    limits::{DRAIN_IDLE, DRAIN_MAX, TREE_WALK_PAUSE},
+    limits::{DRAIN_IDLE, DRAIN_MAX, EXEC_WAIT, TREE_WALK_PAUSE},
     log,
     machine::{AdoptOrder, Adopted, Attempt, Ended, Machine, SpawnOrder, StartFailure},
     process::{
@@ -161,6 +162,7 @@ impl Processes {
             spec,
             size,
             journal: _,
+            stop: _,
         } = order;
         let mut env = self.workplace.env.clone();
         env.extend(self.env.borrow().clone());
@@ -197,23 +199,47 @@ impl Processes {
         let request = self.request(&order);
         let (program, cwd) = (request.argv.first().cloned(), request.cwd.clone());
         let spawned = self.spawner.spawn(request).await.map_err(failure)?;
-        spawned.gate.open().map_err(failure)?;
-        let outcome = exec_outcome(&spawned.attempt).await.map_err(failure)?;
         let process = Process::of(&self, spawned.attempt, &order.journal).map_err(failure)?;
+        let outcome = match spawned.gate.open() {
+            Ok(()) => tokio::select! {
+                biased;
+                outcome = exec_outcome(&process) => outcome,
+                () = order.stop.cancelled() => Ok(ExecOutcome::Pending),
+            },
+            Err(error) => Err(error),
+        };
         match outcome {
-            ExecOutcome::Running => Ok(process),
-            ExecOutcome::Pending | ExecOutcome::NeverReleased => {
+            Ok(ExecOutcome::Running) => Ok(process),
+            Err(error) => {
+                process.discard().await;
+                Err(failure(error))
+            }
+            Ok(ExecOutcome::Pending) => {
+                process.discard().await;
+                Err(StartFailure(NOT_REACHED.to_owned()))
+            }
+            Ok(ExecOutcome::NeverReleased) => {
                 process.discard().await;
                 Err(StartFailure(
                     "the process ended before its program was reached".to_owned(),
                 ))
             }
-            failed @ ExecOutcome::Failed { .. } => {
+            Ok(failed @ ExecOutcome::Failed { .. }) => {
                 process.discard().await;
                 let message = failed.message(program.as_deref().unwrap_or_default(), &cwd);
                 Err(StartFailure(message.unwrap_or_default()))
             }
         }
+    }
+
+    /// Ends a process whose session is no more.
+    async fn bury(&self, attempt: process::Attempt) -> io::Result<()> {
+        attempt.abandon();
+        let pidfd = sys::watch(Arc::clone(&attempt.pidfd), Interest::READABLE)?;
+        drop(timeout(KILL_WAIT, pidfd.readable()).await);
+        exit::reap(&attempt)?;
+        attempt.forget(&self.keeper).map_err(io::Error::other)?;
+        self.cgroups.remove(&attempt.cgroup)
     }
 
     async fn find(self: Rc<Self>, order: AdoptOrder) -> io::Result<Adopted<Process>> {
@@ -225,11 +251,21 @@ impl Processes {
             // The keeper gets an attempt whole before it is released: this one never was.
             return Ok(Adopted::NeverRan);
         };
-        let outcome = exec_outcome(&attempt).await?;
         let process = Process::of(&self, attempt, &order.journal)?;
+        let outcome = match exec_outcome(&process).await {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                process.discard().await;
+                return Err(error);
+            }
+        };
         Ok(match outcome {
             ExecOutcome::Running => Adopted::Ran(process),
-            ExecOutcome::Pending | ExecOutcome::NeverReleased => {
+            ExecOutcome::Pending => {
+                process.discard().await;
+                Adopted::Failed(StartFailure(NOT_REACHED.to_owned()))
+            }
+            ExecOutcome::NeverReleased => {
                 process.discard().await;
                 Adopted::NeverRan
             }
@@ -282,7 +318,28 @@ impl Machine for Processes {
         }
         left
     }
+
+    fn abandon(self: &Rc<Self>, session: &SessionId) {
+        let mut found = self.found.borrow_mut();
+        let keys: Vec<_> = found
+            .keys()
+            .filter(|key| key.session == *session)
+            .cloned()
+            .collect();
+        for attempt in keys.iter().filter_map(|key| found.remove(key)) {
+            let around = Rc::clone(self);
+            self.tasks.spawn_local(async move {
+                let key = attempt.key.clone();
+                if let Err(error) = around.bury(attempt).await {
+                    log::warn(format_args!("{key}: not buried: {error}"));
+                }
+            });
+        }
+    }
 }
+
+/// Why a start failed whose program was never reached: it was stopped, or took too long.
+const NOT_REACHED: &str = "the program was not reached";
 
 fn failure(error: impl std::fmt::Display) -> StartFailure {
     StartFailure(error.to_string())
@@ -311,6 +368,13 @@ impl Process {
         attempt: process::Attempt,
         journal: &SessionJournal,
     ) -> io::Result<Self> {
+        let pidfd = match sys::watch(Arc::clone(&attempt.pidfd), Interest::READABLE) {
+            Ok(pidfd) => pidfd,
+            Err(error) => {
+                attempt.abandon(); // Nobody would see its end.
+                return Err(error);
+            }
+        };
         let key = attempt.key.clone();
         let spool = around.spools.borrow_mut().remove(&spool_name(&key));
         let output = AttemptOutput {
@@ -324,7 +388,7 @@ impl Process {
             around: Rc::clone(around),
             pid: attempt.pid,
             outer_pid: attempt.outer_pid,
-            pidfd: sys::watch(Arc::clone(&attempt.pidfd), Interest::READABLE)?,
+            pidfd,
             output: Arc::new(output),
             sources: RefCell::default(),
             has_spool: Cell::new(spool.is_some()),
@@ -338,7 +402,12 @@ impl Process {
 
     /// Lets go of a process that never became the program it was meant to be.
     async fn discard(self) {
-        self.leader_gone().await;
+        if let Err(error) = self.kill() {
+            log::warn(format_args!("{}: it is not killed: {error}", self.key));
+        }
+        if timeout(KILL_WAIT, self.leader_gone()).await.is_err() {
+            log::warn(format_args!("{}: it hangs in the kernel", self.key));
+        }
         self.release();
     }
 
@@ -658,13 +727,20 @@ impl Attempt for Process {
     }
 }
 
-/// Waits until exec succeeded or failed.
-async fn exec_outcome(attempt: &process::Attempt) -> io::Result<ExecOutcome> {
-    let status = attempt.exec_status.as_fd().try_clone_to_owned()?;
+/// Waits until exec succeeded or failed; `Pending` when neither comes within [`EXEC_WAIT`].
+async fn exec_outcome(process: &Process) -> io::Result<ExecOutcome> {
+    timeout(EXEC_WAIT, exec_finished(process))
+        .await
+        .unwrap_or(Ok(ExecOutcome::Pending))
+}
+
+async fn exec_finished(process: &Process) -> io::Result<ExecOutcome> {
+    let attempt = &process.attempt;
+    let status = attempt.borrow().exec_status.as_fd().try_clone_to_owned()?;
     let status = sys::watch(Arc::new(status), Interest::READABLE)?;
     loop {
         let mut guard = status.readable().await?;
-        match attempt.exec_status.look()? {
+        match attempt.borrow().exec_status.look()? {
             // Readable because the gate opened; its end is another event.
             ExecOutcome::Pending => guard.clear_ready(),
             outcome => return Ok(outcome),

@@ -199,6 +199,9 @@ impl<M: Machine> Registry<M> {
         };
         match handle.open().await {
             Standing::Open => {}
+            Standing::Broken(_) if matches!(request, Request::Delete(_)) => {
+                return self.delete_broken(session, &handle).await;
+            }
             standing => return standing_outcome(standing),
         }
         let (answer, outcome) = oneshot::channel();
@@ -211,6 +214,24 @@ impl<M: Machine> Registry<M> {
             return self.ended();
         }
         outcome.await.unwrap_or_else(|_| self.ended())
+    }
+
+    /// No driver has it: its files go, and whatever still runs of it.
+    async fn delete_broken(&self, session: &SessionId, handle: &Handle) -> Outcome {
+        self.around.machine.abandon(session);
+        let path = self.directory.join(session.as_str());
+        let removed = tokio::task::spawn_blocking(move || fs::remove_dir_all(path)).await;
+        match removed.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {} // Another call was faster.
+            Err(error) => {
+                let message = format!("the session's files: {error}");
+                return Outcome::Failed { message };
+            }
+        }
+        handle.face.standing.send_replace(Standing::Gone);
+        self.forget(session, Vec::new());
+        Outcome::Done
     }
 
     /// What a call hears whose driver ended before it answered.

@@ -144,10 +144,12 @@ impl<M: Machine> Driver<M> {
                 phase: self.session.phase(),
             }));
         };
-        let has_room = current
-            .input
-            .as_ref()
-            .is_none_or(|input| input.has_room(bytes));
+        let has_room = match &current.input {
+            Some(input) if !input.is_broken() => input.has_room(bytes),
+            // The program closed its end, or the supervisor could not open its own.
+            Some(_) | None if bytes > 0 => return Ok(Some(Rejection::InputClosed)),
+            Some(_) | None => true,
+        };
         if !has_room || !self.journal.reserve_receipt()? {
             return Ok(Some(Rejection::InputBufferFull));
         }

@@ -18,6 +18,7 @@ use outlive_core::{
     spec::Readiness,
 };
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::{Driver, Face, Message, Standing, Surroundings, answer};
 use crate::{
@@ -164,6 +165,7 @@ impl<M: Machine> Driver<M> {
             journal,
             mailbox,
             start: None,
+            stop_start: CancellationToken::new(),
             current: None,
             leftovers: Vec::new(),
             waiters: Vec::new(),

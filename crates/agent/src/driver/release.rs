@@ -13,6 +13,7 @@ use tokio::{sync::oneshot, time::timeout};
 use super::Driver;
 use crate::{
     journal::JournalError,
+    limits::START_RELEASE_WAIT,
     log,
     machine::{Attempt, Machine},
 };
@@ -29,8 +30,14 @@ impl<M: Machine> Driver<M> {
 
     async fn try_release(&mut self) -> Result<(), JournalError> {
         // A start that is under way has to come to its end, or its process would be forgotten.
-        if let Some(start) = self.start.take() {
-            let started = start.await;
+        if let Some(mut start) = self.start.take() {
+            let in_time = timeout(START_RELEASE_WAIT, start.as_mut()).await;
+            let started = if let Ok(started) = in_time {
+                started
+            } else {
+                self.stop_start.cancel();
+                start.await
+            };
             self.on_started(started).await?;
         }
         if self.latched.is_some() {

@@ -268,6 +268,25 @@ fn a_session_leaves_no_more_trees_behind_than_it_may() {
 }
 
 #[test]
+fn a_start_that_hangs_can_be_stopped() {
+    tell(async {
+        let world = World::new();
+        world.script(|it| it.start_after = Duration::from_hours(1));
+        let mut spec = raw();
+        spec.lifecycle.stop_grace_period_seconds = Some(3);
+        let id = SessionId::from_bits(1);
+        let from = Instant::now();
+        let stop = async {
+            world.work(Duration::from_millis(10)).await;
+            world.stop(&id).await
+        };
+        let (_, stopped) = tokio::join!(world.create(spec), stop);
+        assert_eq!(stopped.phase(), Phase::Stopped);
+        assert!(from.elapsed() < Duration::from_secs(4));
+    });
+}
+
+#[test]
 fn a_replacement_starts_only_after_the_end() {
     tell(async {
         let world = World::new();

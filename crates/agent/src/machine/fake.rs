@@ -103,7 +103,10 @@ impl Machine for FakeMachine {
         self.calls
             .borrow_mut()
             .push(format!("spawn {}", order.number));
-        sleep(script.start_after).await;
+        tokio::select! {
+            () = sleep(script.start_after) => {}
+            () = order.stop.cancelled() => return Err(StartFailure("stopped".to_owned())),
+        }
         if let Some(message) = script.fails {
             return Err(StartFailure(message));
         }
@@ -141,6 +144,11 @@ impl Machine for FakeMachine {
         _session: &SessionId,
     ) -> Vec<FakeProcess> {
         Vec::new()
+    }
+
+    fn abandon(self: &Rc<Self>, session: &SessionId) {
+        self.alive.borrow_mut().retain(|(of, _), _| of != session);
+        self.calls.borrow_mut().push("abandon".to_owned());
     }
 }
 

@@ -10,7 +10,10 @@ use std::{
 use outlive_core::{event::Stream, id::SessionId};
 
 use super::{cgroup::AttemptCgroup, spawn::ExecStatus};
-use crate::keeper::{KeeperClient, KeeperError, Kept, Label};
+use crate::{
+    keeper::{KeeperClient, KeeperError, Kept, Label},
+    log, sys,
+};
 
 /// Which attempt of which session.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -186,6 +189,22 @@ impl Attempt {
     /// Last step of an attempt's life: its end is on disk by then.
     pub fn forget(&self, keeper: &KeeperClient) -> Result<(), KeeperError> {
         keeper.del(&Part::ALL.map(|part| self.key.name(part)))
+    }
+
+    /// Kills what nobody owns: the way out when a start or a takeover fails half-way.
+    pub fn abandon(&self) {
+        if let Err(error) = self.cgroup.kill_tree(self.outer_pid) {
+            log::warn(format_args!(
+                "{}: its tree is not killed: {error}",
+                self.key
+            ));
+        }
+        // Without a group it is found only once it leads a session of its own.
+        match sys::pidfd_signal(self.pidfd.as_fd(), 9) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {} // It is gone.
+            Err(error) => log::warn(format_args!("{}: it is not killed: {error}", self.key)),
+        }
     }
 
     /// Has the keeper close its copy of the input, after ours was closed: end of file.

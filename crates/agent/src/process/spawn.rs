@@ -320,8 +320,11 @@ impl Spawner {
                     nofile_hard: nofile.maximum,
                 };
                 for job in jobs {
-                    // A caller that no longer waits drops the gate, and the child leaves.
-                    drop(job.answer.send(worker.spawn(&job.request)));
+                    let spawned = worker.spawn(&job.request);
+                    // A caller that no longer waits owns nothing.
+                    if let Err(Ok(spawned)) = job.answer.send(spawned) {
+                        spawned.attempt.abandon();
+                    }
                 }
             })?;
         is_ready.recv().map_err(io::Error::other)??;
@@ -413,9 +416,9 @@ impl Worker {
             envp: sys::pointers(&envp),
         };
         let (outer_pid, pidfd) = fork_child(&plan, unified).map_err(step("starting a process"))?;
-        let attempt = Attempt {
+        let mut attempt = Attempt {
             key: request.key.clone(),
-            pid: inner_pid(outer_pid).map_err(step("reading the process id"))?,
+            pid: 0,
             outer_pid,
             pidfd: Arc::new(pidfd),
             stdin: streams.stdin,
@@ -424,7 +427,16 @@ impl Worker {
             exec_status: ExecStatus::new(status),
             cgroup,
         };
-        attempt.keep(&self.keeper)?;
+        let kept = inner_pid(outer_pid)
+            .map_err(step("reading the process id"))
+            .and_then(|pid| {
+                attempt.pid = pid;
+                Ok(attempt.keep(&self.keeper)?)
+            });
+        if let Err(error) = kept {
+            attempt.abandon();
+            return Err(error);
+        }
         Ok(Spawned {
             attempt,
             gate: Gate(gate),

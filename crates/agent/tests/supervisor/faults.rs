@@ -5,7 +5,7 @@ use crate::supervised::{self, Sandbox, argv, eventually, kill, on_terminal, paus
 use outlive_api::agent::{Outcome, Request};
 use outlive_core::{
     event::{ExitStatus, Stream},
-    session::Phase,
+    session::{Phase, Rejection},
     spec::DesiredState,
 };
 
@@ -37,6 +37,11 @@ fn one_damaged_session_is_its_own_misfortune() {
         .map(|session| session.id().clone())
         .collect();
     assert_eq!(ids, [other]);
+    let deleted = sandbox.call(&Request::Delete(damaged.clone()));
+    assert_eq!(deleted, Outcome::Done);
+    assert!(!folder.exists());
+    let outcome = sandbox.call(&Request::Get(damaged));
+    assert_eq!(outcome, Outcome::Rejected(Rejection::NotFound));
     match sandbox.call(&Request::Health) {
         Outcome::Health(health) => {
             assert_eq!(health.damaged, 1);

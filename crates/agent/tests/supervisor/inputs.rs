@@ -355,3 +355,14 @@ fn a_size_that_comes_with_the_start_is_the_size() {
         assert_eq!(sandbox.output(&id, Stream::Pty), b"43 132\r\n");
     }
 }
+
+#[test]
+fn input_for_a_program_that_closed_its_end_is_refused() {
+    let sandbox = Sandbox::launch();
+    let id = sandbox.create(sh("exec 0<&-; echo closed; sleep 100"));
+    sandbox.wait_for_output(&id, Stream::Stdout, "closed\n");
+    // The first may still be on its way when the end is seen to be closed.
+    sandbox.write(&id, "first", b"x");
+    let second = sandbox.write(&id, "second", b"x");
+    assert_eq!(second, Outcome::Rejected(Rejection::InputClosed));
+}
