@@ -72,6 +72,18 @@ pub(crate) const ENV_BYTES_MAX: usize = 1024 * 1024;
 /// Longest `ttl`, `hard_ttl` and `duration`, seconds: a hundred years.
 pub(crate) const TTL_SECONDS_MAX: u64 = 100 * 365 * 24 * 3600;
 
+/// How long a supervisor may take to answer a question that its files can answer, too.
+pub(crate) const READ_ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// How long a supervisor may take to give its figures.
+pub(crate) const CENSUS_ANSWER_MAX: Duration = Duration::from_secs(1);
+
+/// Deleted sessions of a sandbox that are remembered, so that a late answer is known as such.
+pub(crate) const SESSIONS_GONE_KEPT_MAX: usize = 1024;
+
+/// How long a request's body may bring nothing.
+pub(crate) const BODY_STALL_MAX: Duration = Duration::from_secs(30);
+
 /// How long an answer of the store about a key is trusted.
 pub(crate) const KEY_CACHE_MAX_AGE: Duration = Duration::from_secs(2);
 
@@ -135,6 +147,10 @@ pub(crate) const PONG_MAX: Duration = Duration::from_secs(45);
 
 /// How long the rest of a frame and the close frame may take to reach a client that was too slow.
 pub(crate) const LINGER_MAX: Duration = Duration::from_mins(1);
+
+/// How long the kernel tries to bring what was written to a peer that says nothing: at least what
+/// a client that is merely slow gets for its last frames.
+pub(crate) const PEER_SILENCE_MAX: Duration = Duration::from_secs(90);
 
 /// How long a WebSocket's client may take to close its side.
 pub(crate) const CLOSE_WAIT_MAX: Duration = Duration::from_secs(1);

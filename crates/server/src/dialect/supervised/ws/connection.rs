@@ -108,9 +108,6 @@ impl Connection {
         };
         let mut reading = pin!(reading.run(early));
         let mut working = pin!(work(&self.at, requests_in, commands));
-        let mut pings = interval(PING_INTERVAL);
-        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        pings.reset();
         let writing = Writing {
             socket: Writer::new(writer),
             follower: self.follower,
@@ -118,7 +115,7 @@ impl Connection {
             commands: commands_in,
             answers: Vec::new(),
             closing: closing_in,
-            pings,
+            pings: pings(),
             stop: self.stop.clone(),
             revoked: revoked.clone(),
         };
@@ -163,6 +160,13 @@ impl Connection {
             tracing::debug!("a WebSocket was given up");
         }
     }
+}
+
+fn pings() -> Interval {
+    let mut pings = interval(PING_INTERVAL);
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pings.reset();
+    pings
 }
 
 /// The reading side: ends when the peer is gone.
@@ -388,7 +392,9 @@ impl<W: AsyncWrite + Unpin> Writing<'_, W> {
                 }
             }
             if begin < bytes.len() {
-                let last = slice.event_at(begin).map_or(slice.before(), |(seq, _)| seq);
+                let last = slice
+                    .event_at(begin)
+                    .map_or_else(|| slice.before(), |(seq, _)| seq);
                 self.look_around(last).await?;
             }
         }
