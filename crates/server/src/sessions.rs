@@ -65,6 +65,17 @@ pub struct Census {
 }
 
 impl Census {
+    /// Adds another count.
+    pub fn join(&mut self, other: &Self) {
+        for (state, count) in &other.sandboxes {
+            *self.sandboxes.entry(state).or_default() += count;
+        }
+        for (phase, count) in &other.sessions {
+            *self.sessions.entry(phase).or_default() += count;
+        }
+        self.add(&other.health);
+    }
+
     /// Adds a supervisor's figures.
     pub fn add(&mut self, health: &Health) {
         let sum = &mut self.health;

@@ -1,6 +1,11 @@
 //! One live runtime: its keeper, and a link that is made anew while the supervisor restarts.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use outlive_api::agent::{Outcome, Request, Welcome};
 use outlive_core::{
@@ -46,8 +51,12 @@ pub(crate) struct Agent {
     state: watch::Receiver<State>,
     keeper: Keeper,
     tails: Arc<Tails>,
+    env: Env,
     _stop: DropGuard,
 }
+
+/// The sandbox's variables as they should be; every new link tells them first.
+type Env = Arc<Mutex<BTreeMap<String, String>>>;
 
 #[derive(Debug, Clone)]
 enum State {
@@ -66,16 +75,19 @@ impl Agent {
         state_dir: PathBuf,
         keeper: Keeper,
         tails: Arc<Tails>,
+        env: BTreeMap<String, String>,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
         let (publish, state) = watch::channel(State::Away);
         let stop = stop.child_token();
+        let env = Arc::new(Mutex::new(env));
         let holder = Holder {
             sandbox,
             state_dir,
             keeper: keeper.clone(),
             tails: Arc::clone(&tails),
+            env: Arc::clone(&env),
             tasks: tasks.clone(),
             publish,
         };
@@ -90,6 +102,7 @@ impl Agent {
             state,
             keeper,
             tails,
+            env,
             _stop: stop.drop_guard(),
         }
     }
@@ -125,6 +138,13 @@ impl Agent {
 
     /// Asks the supervisor and waits for its answer, across restarts of it.
     pub(crate) async fn call(&self, request: Request) -> Result<Outcome, NoAnswer> {
+        if let Request::Configure { env } = &request {
+            // A link that is made meanwhile must not tell the old ones after the new ones.
+            self.env
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone_from(env);
+        }
         let mut lost = Lost::NotSent;
         loop {
             let link = match self.link(Instant::now() + AGENT_WAIT_MAX).await {
@@ -163,7 +183,7 @@ impl Agent {
     /// What an answer says about a session's window is as good as the watch.
     fn learn(&self, request: &Request, outcome: &Outcome) {
         if let (Some(session), Outcome::Session(view)) = (subject(request), outcome) {
-            self.tails.moved(session, view.earliest, view.latest);
+            self.tails.learn(session, view.earliest, view.latest);
         }
     }
 
@@ -259,6 +279,7 @@ struct Holder {
     state_dir: PathBuf,
     keeper: Keeper,
     tails: Arc<Tails>,
+    env: Env,
     tasks: TaskTracker,
     publish: watch::Sender<State>,
 }
@@ -312,9 +333,36 @@ impl Holder {
             Arc::clone(&self.tails),
             &self.tasks,
         );
-        timeout(HANDSHAKE_MAX, link)
+        let link = timeout(HANDSHAKE_MAX, link)
             .await
-            .unwrap_or_else(|_elapsed| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+            .unwrap_or_else(|_elapsed| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
+        match self.tell_env(&link).await {
+            Ok(()) => Ok(link),
+            Err(error) => {
+                link.close();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// A supervisor that was started anew knows the variables of the launch, not what became of
+    /// them since.
+    async fn tell_env(&self, link: &Link) -> io::Result<()> {
+        let env = self
+            .env
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        match timeout(HANDSHAKE_MAX, link.call(Request::Configure { env })).await {
+            Ok(Ok(Outcome::Done)) => Ok(()),
+            // Its workload can still be reached.
+            Ok(Ok(other)) => {
+                tracing::error!(sandbox = %self.sandbox, ?other, "a supervisor does not take the sandbox's variables");
+                Ok(())
+            }
+            Ok(Err(_lost)) => Err(io::Error::from(io::ErrorKind::ConnectionReset)),
+            Err(_elapsed) => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        }
     }
 }
 

@@ -4,14 +4,17 @@
 //! follows a session keeps its receiver while the runtime is replaced under it.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use outlive_core::id::SessionId;
 use tokio::sync::watch;
 
-use crate::sessions::{Life, Tail};
+use crate::{
+    limits::SESSIONS_GONE_KEPT_MAX,
+    sessions::{Life, Tail},
+};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -24,6 +27,8 @@ struct State {
     tails: HashMap<SessionId, watch::Sender<Tail>>,
     /// Sessions named since a new watch began; nothing while none is beginning.
     naming: Option<HashSet<SessionId>>,
+    /// The sessions that were deleted last: an answer from before must not bring them back.
+    gone: VecDeque<SessionId>,
 }
 
 impl Tails {
@@ -38,13 +43,24 @@ impl Tails {
         let Some(named) = state.naming.take() else {
             return;
         };
-        state.tails.retain(|session, tail| {
+        let State { tails, gone, .. } = &mut *state;
+        tails.retain(|session, tail| {
             let exists = named.contains(session);
             if !exists {
                 delete(tail);
+                remember(gone, session);
             }
             exists
         });
+    }
+
+    /// What an answer says of a journal's window. It may come late, so it says nothing about
+    /// sessions that were deleted meanwhile.
+    pub(crate) fn learn(&self, session: &SessionId, earliest: u64, latest: u64) {
+        let mut state = self.state();
+        if !state.gone.contains(session) {
+            state.moved(session, earliest, latest);
+        }
     }
 
     /// A journal's window moved. A late message never moves it back.
@@ -53,37 +69,25 @@ impl Tails {
         if let Some(named) = &mut state.naming {
             named.insert(session.clone());
         }
-        if let Some(tail) = state.tails.get(session) {
-            tail.send_if_modified(|tail| {
-                let next = Tail {
-                    earliest: tail.earliest.max(earliest),
-                    latest: tail.latest.max(latest),
-                    life: tail.life,
-                };
-                let changed = next != *tail;
-                *tail = next;
-                changed
-            });
-        } else {
-            let (sender, _) = watch::channel(Tail {
-                earliest,
-                latest,
-                life: Life::Present,
-            });
-            state.tails.insert(session.clone(), sender);
-        }
+        state.gone.retain(|gone| gone != session);
+        state.moved(session, earliest, latest);
     }
 
     /// A session was deleted: its followers end.
     pub(crate) fn gone(&self, session: &SessionId) {
-        if let Some(tail) = self.state().tails.remove(session) {
+        let mut state = self.state();
+        remember(&mut state.gone, session);
+        if let Some(tail) = state.tails.remove(session) {
             delete(&tail);
         }
     }
 
     /// The sandbox is deleted.
     pub(crate) fn all_gone(&self) {
-        for (_, tail) in self.state().tails.drain() {
+        let mut state = self.state();
+        let State { tails, gone, .. } = &mut *state;
+        for (session, tail) in tails.drain() {
+            remember(gone, &session);
             delete(&tail);
         }
     }
@@ -105,6 +109,37 @@ impl Tails {
         // Every change leaves the maps whole, so a panic elsewhere does not spoil them.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl State {
+    fn moved(&mut self, session: &SessionId, earliest: u64, latest: u64) {
+        if let Some(tail) = self.tails.get(session) {
+            tail.send_if_modified(|tail| {
+                let next = Tail {
+                    earliest: tail.earliest.max(earliest),
+                    latest: tail.latest.max(latest),
+                    life: tail.life,
+                };
+                let changed = next != *tail;
+                *tail = next;
+                changed
+            });
+        } else {
+            let (sender, _) = watch::channel(Tail {
+                earliest,
+                latest,
+                life: Life::Present,
+            });
+            self.tails.insert(session.clone(), sender);
+        }
+    }
+}
+
+fn remember(gone: &mut VecDeque<SessionId>, session: &SessionId) {
+    if gone.len() >= SESSIONS_GONE_KEPT_MAX {
+        gone.pop_front();
+    }
+    gone.push_back(session.clone());
 }
 
 fn delete(tail: &watch::Sender<Tail>) {
@@ -149,5 +184,11 @@ mod tests {
         assert!(tails.follow(&session(2)).is_none());
         tails.gone(&session(1));
         assert_eq!(one.borrow().life, Life::Deleted);
+        // An answer from before comes late; a watch that names it again is another session.
+        tails.learn(&session(1), 1, 12);
+        tails.learn(&session(2), 1, 12);
+        assert_eq!(tails.sessions(), vec![]);
+        tails.moved(&session(1), 1, 1);
+        assert_eq!(tails.sessions(), vec![session(1)]);
     }
 }

@@ -110,6 +110,7 @@ impl Stage {
             state.clone(),
             Keeper::find(&state).unwrap().unwrap(),
             Arc::clone(&tails),
+            BTreeMap::from([("A".to_owned(), "1".to_owned())]),
             &TaskTracker::new(),
             &CancellationToken::new(),
         );
@@ -267,6 +268,8 @@ async fn a_call_waits_while_the_supervisor_restarts() {
     };
     let (answer, ()) = tokio::join!(call, restart);
     assert!(matches!(answer, Ok(Outcome::Session(_))), "{answer:?}");
+    // Before anything else it was told the sandbox's variables.
+    assert_eq!(stage.fake.env()["A"], "1");
 }
 
 #[tokio::test]

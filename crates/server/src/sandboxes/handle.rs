@@ -27,7 +27,7 @@ use crate::{
         offline,
         tails::Tails,
     },
-    limits::{AGENT_WAIT_MAX, STARTING_WAIT_MAX, WAKES_MAX},
+    limits::{AGENT_WAIT_MAX, CENSUS_ANSWER_MAX, READ_ANSWER_MAX, STARTING_WAIT_MAX, WAKES_MAX},
     runtime::Place,
     sessions::{Answer, CallError, Census, SandboxHandle, Tail},
     store::{Desired, Observed, Owner, SandboxRecord},
@@ -215,10 +215,14 @@ impl Sandbox {
             return Some(Err(CallError::NoSandbox));
         }
         let agent = snapshot.agent?;
-        match agent.call(request).await {
-            Ok(outcome) => Some(accept(outcome)),
+        match timeout(READ_ANSWER_MAX, agent.call(request)).await {
+            Ok(Ok(outcome)) => Some(accept(outcome)),
             // Its files answer.
-            Err(NoAnswer::Away | NoAnswer::Unknown | NoAnswer::RuntimeGone { .. }) => None,
+            Ok(Err(NoAnswer::Away | NoAnswer::Unknown | NoAnswer::RuntimeGone { .. })) => None,
+            Err(_elapsed) => {
+                tracing::warn!(sandbox = %self.id, "a supervisor does not answer a question; the files do");
+                None
+            }
         }
     }
 
@@ -260,7 +264,7 @@ impl Sandbox {
             return Ok(tail);
         }
         let view = self.view_now(session).await?;
-        self.tails.moved(session, view.earliest, view.latest);
+        self.tails.learn(session, view.earliest, view.latest);
         self.tails
             .follow(session)
             .ok_or(CallError::Rejected(Rejection::NotFound))
@@ -270,23 +274,31 @@ impl Sandbox {
 /// Figures.
 impl Sandbox {
     /// Counts itself; asks a runtime that answers and wakes none.
-    pub(super) async fn count(&self, census: &mut Census) {
+    pub(super) async fn count(&self) -> Census {
+        let mut census = Census::default();
         let snapshot = self.snapshot.borrow().clone();
         let state = super::rest::status_of(snapshot.record.observed).as_str();
-        *census.sandboxes.entry(state).or_default() += 1;
-        let Some(agent) = snapshot.agent else {
-            return;
-        };
-        // One that gives no answer now is counted the next time.
-        if let Ok(Outcome::Health(health)) = agent.call(Request::Health).await {
-            census.add(&health);
-        }
-        if let Ok(Outcome::Sessions(views)) = agent.call(Request::List).await {
-            for view in &views {
-                let phase = Session::restore(&view.checkpoint).map(|session| session.phase());
-                let phase = phase.map_or("unreadable", |phase| Phase::from(phase).as_str());
-                *census.sessions.entry(phase).or_default() += 1;
+        census.sandboxes.insert(state, 1);
+        if let Some(agent) = snapshot.agent {
+            // One that gives no answer now is counted the next time.
+            let inside = count_inside(&agent, &mut census);
+            if timeout(CENSUS_ANSWER_MAX, inside).await.is_err() {
+                tracing::debug!(sandbox = %self.id, "a supervisor gives no figures");
             }
+        }
+        census
+    }
+}
+
+async fn count_inside(agent: &Agent, census: &mut Census) {
+    if let Ok(Outcome::Health(health)) = agent.call(Request::Health).await {
+        census.add(&health);
+    }
+    if let Ok(Outcome::Sessions(views)) = agent.call(Request::List).await {
+        for view in &views {
+            let phase = Session::restore(&view.checkpoint).map(|session| session.phase());
+            let phase = phase.map_or("unreadable", |phase| Phase::from(phase).as_str());
+            *census.sessions.entry(phase).or_default() += 1;
         }
     }
 }

@@ -372,6 +372,7 @@ impl Task {
             self.shared.places.of(&self.record.id).state(),
             keeper,
             Arc::clone(&self.tails),
+            self.record.config.env_vars.clone(),
             &self.shared.tasks,
             &self.shared.stop,
         ))
