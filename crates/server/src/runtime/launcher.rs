@@ -235,7 +235,7 @@ impl Runtime for LauncherRuntime {
             let place = self.places.of(sandbox);
             fs::DirBuilder::new()
                 .recursive(true)
-                .mode(0o711)
+                .mode(0o700)
                 .create(place.dir())
                 .map_err(file("creating", place.dir()))
         })

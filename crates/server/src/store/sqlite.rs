@@ -2,7 +2,13 @@
 //!
 //! Write-ahead log with full syncs: an intent that was answered survives a power loss.
 
-use std::{path::Path, time::Duration};
+use std::{
+    fs::{self, OpenOptions, Permissions},
+    io,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::Path,
+    time::Duration,
+};
 
 use outlive_core::{
     id::{Generation, SandboxId},
@@ -35,6 +41,7 @@ pub(crate) struct SqliteStore {
 impl SqliteStore {
     /// Opens the file, makes it when there is none, and brings its tables up to date.
     pub(crate) async fn open(path: &Path) -> Result<Self, StoreError> {
+        make_private(path).map_err(sqlx::Error::Io)?;
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
@@ -340,9 +347,49 @@ fn hash(id: &str, row: &SqliteRow) -> Result<KeyHash, StoreError> {
     })
 }
 
+/// Environment variables of sandboxes are in there: nobody else reads the file. SQLite makes the
+/// files beside it with the same rights.
+fn make_private(path: &Path) -> io::Result<()> {
+    // One that is there already is not opened: closing it would drop SQLite's locks on it.
+    match OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+    {
+        Ok(_empty) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    for suffix in ["", "-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        match fs::set_permissions(Path::new(&name), Permissions::from_mode(0o600)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_store_is_for_the_server_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("outlive.db");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let _store = SqliteStore::open(&path).await.unwrap();
+        for entry in fs::read_dir(dir.path()).unwrap() {
+            let entry = entry.unwrap();
+            let mode = entry.metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{entry:?}");
+        }
+    }
 
     #[tokio::test]
     async fn sqlite_keeps_the_promises_of_a_store() {
