@@ -5,7 +5,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use axum::{
@@ -46,6 +49,9 @@ pub(crate) struct Auth {
     rates: Rates,
     /// Keys that were used. Only valid keys get here, so the store bounds it.
     known: Mutex<HashMap<KeyHash, Known>>,
+    /// Counts revocations. Changed under the lock of `known`: a look at the store that began
+    /// before one is not remembered after it.
+    revocations: AtomicU64,
     /// Something about `known` changed.
     changed: Notify,
 }
@@ -64,6 +70,7 @@ impl Auth {
             store,
             rates,
             known: Mutex::new(HashMap::new()),
+            revocations: AtomicU64::new(0),
             changed: Notify::new(),
         }
     }
@@ -96,7 +103,9 @@ impl Auth {
         let Some(hash) = self.store.revoke_key(id, clock::now()).await? else {
             return Ok(false);
         };
-        if let Some(known) = self.known().remove(&hash) {
+        let mut known = self.known();
+        self.revocations.fetch_add(1, Ordering::SeqCst);
+        if let Some(known) = known.remove(&hash) {
             known.caller.revoked.cancel();
         }
         Ok(true)
@@ -142,12 +151,19 @@ impl Auth {
         {
             return Ok(Some(known.caller.clone()));
         }
-        let found = self.store.key_by_hash(&hash).await?.filter(|record| {
+        let (found, mut known) = loop {
+            let revocations = self.revocations.load(Ordering::SeqCst);
+            let found = self.store.key_by_hash(&hash).await?;
+            let known = self.known();
+            if self.revocations.load(Ordering::SeqCst) == revocations {
+                break (found, known);
+            }
+        };
+        let found = found.filter(|record| {
             bool::from(record.hash.ct_eq(&hash))
                 && record.revoked_at.is_none()
                 && record.expires_at.is_none_or(|at| now < at)
         });
-        let mut known = self.known();
         let Some(record) = found else {
             if let Some(stale) = known.remove(&hash) {
                 stale.caller.revoked.cancel();

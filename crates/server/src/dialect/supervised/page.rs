@@ -4,7 +4,7 @@
 //! each never stand in memory together. When retention overtakes a page that is under way, the
 //! page ends early with what was read; the client goes on after its last event and is told then.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -92,7 +92,13 @@ pub(super) async fn list_events(
     if let Some(count) = asked.newest {
         page.skip_to_newest(count).await?;
     }
-    let first = page.first(&mut tail, asked.wait_until, &state).await?;
+    let ended = async {
+        tokio::select! {
+            () = state.stop.cancelled() => {}
+            () = at.caller.revoked.cancelled() => {}
+        }
+    };
+    let first = page.first(&mut tail, asked.wait_until, ended).await?;
     let window = *tail.borrow();
     Ok(answer(page, &first, &window))
 }
@@ -165,8 +171,9 @@ impl Page {
         &mut self,
         tail: &mut watch::Receiver<Tail>,
         wait_until: Option<Instant>,
-        state: &Supervised,
+        ended: impl Future<Output = ()>,
     ) -> Result<Chunk, ApiError> {
+        let mut ended = pin!(ended);
         loop {
             let chunk = self.more().await.map_err(|error| failed(&error))?;
             let life = tail.borrow().life;
@@ -178,7 +185,7 @@ impl Page {
             }
             let moved = tokio::select! {
                 moved = timeout_at(deadline, tail.changed()) => matches!(moved, Ok(Ok(()))),
-                () = state.stop.cancelled() => false,
+                () = &mut ended => false,
             };
             if !moved {
                 return Ok(chunk);
