@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Router,
-    extract::{Path, State},
+    extract::State,
     http::StatusCode,
     routing::{delete, post},
 };
@@ -18,7 +18,7 @@ use crate::{
     auth::{Auth, IssueError},
     clock,
     http::{
-        extract::GatewayBody,
+        extract::{GatewayBody, PathId},
         reply::{Data, Failure, ok},
     },
     limits::{NAME_BYTES_MAX, OWNER_BYTES_MAX},
@@ -92,7 +92,7 @@ async fn list(
 async fn revoke(
     State(keys): State<Keys>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    PathId(id): PathId,
 ) -> Result<Data<serde_json::Value>, Failure> {
     admins_only(&caller)?;
     let known = keys

@@ -8,6 +8,7 @@ use hyper_util::{
     server::conn::auto::Builder,
     service::TowerToHyperService,
 };
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -17,7 +18,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     http::stall::StallIo,
-    limits::{CONNECTIONS_MAX, HEAD_READ_MAX, STALL_MAX},
+    limits::{CONNECTIONS_MAX, HEAD_READ_MAX, PEER_SILENCE_MAX, STALL_MAX},
 };
 
 /// Accepts until `stop`; connections are tracked by `connections` and end soon after `stop`.
@@ -59,7 +60,10 @@ async fn serve(
     stop: CancellationToken,
     place: OwnedSemaphorePermit,
 ) {
-    if let Err(error) = stream.set_nodelay(true) {
+    if let Err(error) = stream
+        .set_nodelay(true)
+        .and_then(|()| bound_silence(&stream))
+    {
         tracing::debug!(%error, "a connection is gone already");
         return;
     }
@@ -82,6 +86,12 @@ async fn serve(
         tracing::debug!(error, "a connection ended");
     }
     drop(place);
+}
+
+/// Without it, what was written to a peer that vanished is tried again for a quarter of an hour.
+fn bound_silence(stream: &TcpStream) -> io::Result<()> {
+    let silence_ms = u32::try_from(PEER_SILENCE_MAX.as_millis()).unwrap_or(u32::MAX);
+    Ok(set_tcp_user_timeout(stream, silence_ms)?)
 }
 
 fn is_of_one_connection(error: &io::Error) -> bool {

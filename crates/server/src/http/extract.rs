@@ -14,9 +14,10 @@ use outlive_api::{
     limits::BODY_BYTES_MAX,
 };
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 
 use super::reply::Failure;
-use crate::limits::BODY_BYTES_DISCARDED_MAX;
+use crate::limits::{BODY_BYTES_DISCARDED_MAX, BODY_STALL_MAX};
 
 /// A JSON body of a session call.
 #[derive(Debug)]
@@ -95,7 +96,11 @@ async fn read(request: Request, code: ErrorCode) -> Result<Bytes, Failure> {
     let mut too_large_already = announced.is_some_and(|bytes| bytes > BODY_BYTES_MAX);
     let mut body = request.into_body();
     let (mut out, mut discarded) = (BytesMut::new(), 0);
-    while let Some(frame) = body.frame().await {
+    loop {
+        let next = timeout(BODY_STALL_MAX, body.frame()).await;
+        let Some(frame) = next.map_err(|_elapsed| stalled(code))? else {
+            break;
+        };
         let frame = frame.map_err(|_| ApiError::new(code, "request body can't be read"))?;
         let Ok(data) = frame.into_data() else {
             continue; // Trailers say nothing to us.
@@ -115,6 +120,13 @@ async fn read(request: Request, code: ErrorCode) -> Result<Bytes, Failure> {
         return Err(too_large(code));
     }
     Ok(out.freeze())
+}
+
+fn stalled(code: ErrorCode) -> Failure {
+    Failure(ApiError {
+        status: 408,
+        ..ApiError::new(code, "the request body stopped coming")
+    })
 }
 
 fn too_large(code: ErrorCode) -> Failure {
@@ -192,6 +204,21 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
         axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&parts.uri)
             .map(|pairs| Self(pairs.0))
             .map_err(|_| ApiError::invalid("query can't be read").into())
+    }
+}
+
+/// The `id` of an address; what can't be read as text names nothing.
+#[derive(Debug)]
+pub struct PathId(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathId {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        axum::extract::Path::<String>::from_request_parts(parts, state)
+            .await
+            .map(|id| Self(id.0))
+            .map_err(|_| ApiError::new(ErrorCode::NotFound, "no such address").into())
     }
 }
 

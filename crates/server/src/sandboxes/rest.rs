@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Router,
-    extract::{Path, State},
+    extract::State,
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
     routing::{any, get, post},
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     http::{
-        extract::{OptionalGatewayBody as Body, Query},
+        extract::{OptionalGatewayBody as Body, PathId, Query},
         reply::{Data, Failure, session_error},
     },
     limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, NAME_BYTES_MAX},
@@ -188,7 +188,7 @@ fn number(name: &str, text: Option<&str>, default: u64) -> Result<u64, ApiError>
 async fn show(
     State(engine): State<Engine>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    PathId(id): PathId,
 ) -> Answer {
     let sandbox = find(&engine, &caller, &id)?;
     Ok(success(StatusCode::OK, full(&engine, &sandbox.record())))
@@ -197,7 +197,7 @@ async fn show(
 async fn update(
     State(engine): State<Engine>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    PathId(id): PathId,
     Body(asked): Body<UpdateSandbox>,
 ) -> Answer {
     let sandbox = find(&engine, &caller, &id)?;
@@ -210,7 +210,7 @@ async fn update(
 async fn delete(
     State(engine): State<Engine>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    PathId(id): PathId,
     headers: HeaderMap,
 ) -> Answer {
     let sandbox = find(&engine, &caller, &id)?;
@@ -234,7 +234,7 @@ async fn delete(
 async fn status(
     State(engine): State<Engine>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    PathId(id): PathId,
 ) -> Answer {
     let record = find(&engine, &caller, &id)?.record();
     let runtime_id = runtime_id(&record);
@@ -259,7 +259,7 @@ async fn status(
 async fn pause(
     State(engine): State<Engine>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    PathId(id): PathId,
 ) -> Answer {
     let sandbox = find(&engine, &caller, &id)?;
     sandbox.pause().await?;
@@ -276,7 +276,7 @@ async fn pause(
 async fn resume(
     State(engine): State<Engine>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    PathId(id): PathId,
 ) -> Answer {
     let sandbox = find(&engine, &caller, &id)?;
     sandbox.resume().await?;
@@ -292,7 +292,7 @@ async fn resume(
 async fn refresh(
     State(engine): State<Engine>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    PathId(id): PathId,
     Body(asked): Body<RefreshSandbox>,
 ) -> Answer {
     let sandbox = find(&engine, &caller, &id)?;
