@@ -255,9 +255,12 @@ impl<'a, 'b> Screen<'a, 'b> {
                     .sent
                     .as_ref()
                     .is_some_and(|sent| sent.request_id == request_id);
-                if known && code == "input_buffer_full" {
+                if known && may_pass(&code) {
                     // The same input again, a little later, over a new connection.
                     return Err(Failure::new("transport", error));
+                }
+                if known {
+                    note(&format!("what was typed did not arrive: {error} ({code})"));
                 }
                 self.answered(&request_id);
                 Ok(None)
@@ -305,6 +308,14 @@ impl<'a, 'b> Screen<'a, 'b> {
         self.cursor = event.seq;
         self.exits.look(self.attachment, event).await
     }
+}
+
+/// Whether the same input may be taken a little later.
+fn may_pass(code: &str) -> bool {
+    matches!(
+        code,
+        "input_buffer_full" | "unavailable" | "sandbox_resume_failed"
+    )
 }
 
 async fn next_chunk(stdin: &mut Option<mpsc::Receiver<Bytes>>) -> Option<Bytes> {
