@@ -68,7 +68,8 @@ pub(crate) struct Processes {
     pump: Pump,
     cgroups: WorkloadCgroups,
     workplace: Workplace,
-    /// Variables that the server configured, on top of the workplace's.
+    /// The sandbox's own variables, on top of the workplace's: those of the launch until the
+    /// server says others.
     env: RefCell<BTreeMap<String, String>>,
     /// Attempts of the supervisor before us that no driver asked for yet.
     found: RefCell<BTreeMap<AttemptKey, process::Attempt>>,
@@ -92,17 +93,15 @@ impl Workplace {
             RuntimeKind::Namespace => Some((config.user.uid, config.user.gid)),
             RuntimeKind::Process => None,
         };
-        let mut env = BTreeMap::from([
+        let env = BTreeMap::from([
             ("PATH".to_owned(), PATH_DEFAULT.to_owned()),
             ("HOME".to_owned(), account.home.clone()),
             ("USER".to_owned(), account.name.clone()),
             ("LOGNAME".to_owned(), account.name.clone()),
         ]);
-        env.extend(config.env.clone());
-        let home = env.get("HOME").cloned();
-        let cwd = match (config.cwd.as_str(), home) {
-            ("", Some(home)) => home,
-            ("", None) => "/".to_owned(),
+        let cwd = match (config.cwd.as_str(), config.env.get("HOME")) {
+            ("", Some(home)) => home.clone(),
+            ("", None) => account.home.clone(),
             (cwd, _) => cwd.to_owned(),
         };
         Self { env, user, cwd }
@@ -138,14 +137,14 @@ impl Processes {
             pump,
             cgroups,
             workplace: Workplace::of(&config, &account),
-            env: RefCell::default(),
+            env: RefCell::new(config.env),
             found: RefCell::new(found),
             spools: RefCell::new(spools),
             tasks: TaskTracker::new(),
         }
     }
 
-    /// Variables of the sandbox, for the next attempts.
+    /// Variables of the sandbox for the next attempts: these and no others.
     pub(crate) fn set_env(&self, env: BTreeMap<String, String>) {
         *self.env.borrow_mut() = env;
     }

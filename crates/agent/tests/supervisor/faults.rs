@@ -111,6 +111,12 @@ fn variables_of_the_sandbox_reach_the_next_attempts() {
     let id = sandbox.create(spec);
     sandbox.wait_for(&id, &[Phase::Exited]);
     assert_eq!(sandbox.output(&id, Stream::Stdout), b"red 2 /usr\n");
+    // What is no longer configured is gone, wherever it came from.
+    let env = [("SIZE".to_owned(), "3".to_owned())].into_iter().collect();
+    assert_eq!(sandbox.call(&Request::Configure { env }), Outcome::Done);
+    let id = sandbox.create(sh("echo ${COLOUR-none} $SIZE ${FROM_LAUNCH-none}"));
+    sandbox.wait_for(&id, &[Phase::Exited]);
+    assert_eq!(sandbox.output(&id, Stream::Stdout), b"none 3 none\n");
 }
 
 /// A small disk of its own, where the test may mount one.

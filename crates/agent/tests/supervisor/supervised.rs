@@ -140,7 +140,10 @@ impl Sandbox {
             image: Image::Host,
             network: NetworkMode::Host,
             hostname: String::new(),
-            env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+            env: BTreeMap::from([
+                ("PATH".to_owned(), "/usr/bin:/bin".to_owned()),
+                ("FROM_LAUNCH".to_owned(), "yes".to_owned()),
+            ]),
             user: User::ROOT,
             cwd: "/".to_owned(),
             limits: Limits::default(),
