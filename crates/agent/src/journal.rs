@@ -32,6 +32,7 @@ use outlive_core::{
 };
 use outlive_journal::{
     AppendError, Appender, Committed, Durability, NewRecord, ReadError, Reader, Record, Retention,
+    SyncPoint,
     limits::RECEIPTS_ACTIVE_MAX,
     receipts::{Receipt, ReceiptError, Receipts},
 };
@@ -87,6 +88,8 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     appender: Appender,
+    /// Counts appenders: a sync that one began says nothing to the next.
+    epoch: u64,
     /// Output that the driver has not made part of the state yet.
     output: Option<Event>,
     /// The search for the bytes that make the attempt ready.
@@ -477,39 +480,49 @@ impl Durable for Shared {
     fn sync(&self) -> io::Result<usize> {
         // What comes from here on asks again.
         self.is_sync_asked.store(false, Ordering::Release);
-        let point = {
-            let mut state = self.lock();
-            if state.is_removed {
-                return Ok(0);
+        let mut count = 0;
+        while let Some((point, epoch)) = self.sync_point()? {
+            if let Err(error) = point.sync() {
+                let copy = io::Error::new(error.kind(), error.to_string());
+                self.lock().appender.sync_failed(error);
+                return Err(copy);
             }
-            match state.appender.sync_point() {
-                Ok(Some(point)) => point,
-                Ok(None) => return Ok(0),
-                // Output that is half in the journal waits for space, and so does what follows.
-                Err(AppendError::Full) => return Err(io::ErrorKind::StorageFull.into()),
-                Err(error) => return Err(io::Error::other(error)),
-            }
-        };
-        if let Err(error) = point.sync() {
-            let copy = io::Error::new(error.kind(), error.to_string());
-            self.lock().appender.sync_failed(error);
-            return Err(copy);
-        }
-        {
+            count += point.sync_count();
             let mut state = self.lock();
+            if state.epoch != epoch {
+                continue; // Another runtime's appender meanwhile: it has a point of its own.
+            }
             state.appender.synced(&point);
             let (earliest, latest) = state.appender.window();
             self.tail.move_to(earliest, latest);
+            break;
+        }
+        if count == 0 {
+            return Ok(0);
         }
         if let Err(error) = self.tidy() {
             // Nothing is lost: the next sync tries again, and until then no file goes.
             log::warn(format_args!("{}: {error}", self.path.display()));
         }
-        Ok(point.sync_count())
+        Ok(count)
     }
 }
 
 impl Shared {
+    /// What has to be synced now, and by which appender's count.
+    fn sync_point(&self) -> io::Result<Option<(SyncPoint, u64)>> {
+        let mut state = self.lock();
+        if state.is_removed {
+            return Ok(None);
+        }
+        match state.appender.sync_point() {
+            Ok(point) => Ok(point.map(|point| (point, state.epoch))),
+            // Output that is half in the journal waits for space, and so does what follows.
+            Err(AppendError::Full) => Err(io::ErrorKind::StorageFull.into()),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+
     fn receipts(&self) -> MutexGuard<'_, Receipts> {
         self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -20,6 +20,10 @@ pub const KEEPER_ANSWER_MAX: Duration = Duration::from_secs(10);
 pub const SUPERVISOR_BACKOFF_INITIAL: Duration = Duration::from_millis(10);
 /// Longest such delay.
 pub const SUPERVISOR_BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// A supervisor that served and lived shorter than this ended too early.
+pub const SUPERVISOR_LIFE_SHORT: Duration = Duration::from_secs(1);
+/// Longest delay before one is started again that ended too early.
+pub const SUPERVISOR_BACKOFF_SERVED_MAX: Duration = Duration::from_millis(100);
 /// A new executable that crashes this often before it is ready makes way for the old one.
 pub const UPGRADE_CRASHES_MAX: u32 = 3;
 /// How long the launcher waits until the supervisor is ready.
@@ -46,6 +50,9 @@ pub const PUMP_ECHO_SPAN: Duration = Duration::from_millis(50);
 pub const PUMP_SHORT_BYTES: usize = 32 * 1024;
 /// Commands that may wait for a pump thread before it is no longer told of keystrokes.
 pub const PUMP_COMMANDS_MAX: usize = 1024;
+
+/// How long a supervisor waits until another no longer writes to the state directory.
+pub(crate) const STATE_LOCK_WAIT: Duration = Duration::from_secs(10);
 
 /// Links that may watch at once. Two is normal: a server and the one that replaces it.
 pub(crate) const WATCHERS_MAX: usize = 8;

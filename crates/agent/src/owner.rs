@@ -9,10 +9,15 @@
 use std::{
     fs::{self, File},
     io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
     path::Path,
+    sync::mpsc,
 };
 
 use outlive_core::id::SandboxId;
+use rustix::fs::FlockOperation;
+
+use crate::limits::STATE_LOCK_WAIT;
 
 /// Why a state directory can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +62,37 @@ pub(crate) fn claim(state: &Path, sandbox: &SandboxId) -> Result<(), OwnerError>
     Ok(())
 }
 
+/// Waits until no other supervisor writes to this directory, and keeps others out until the file
+/// is closed. One that lost its keeper may still be ending what it ran.
+pub(crate) fn lock(state: &Path) -> io::Result<File> {
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(state.join("supervisor.lock"))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => return Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let (locked, is_locked) = mpsc::channel();
+    let waiter = std::thread::Builder::new()
+        .name("lock".to_owned())
+        .spawn(move || {
+            let result = rustix::fs::flock(&file, FlockOperation::LockExclusive);
+            // Whoever no longer waits ends this process.
+            drop(locked.send(result.map(|()| file)));
+        })?;
+    let file = is_locked
+        .recv_timeout(STATE_LOCK_WAIT)
+        .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "another supervisor has it"))??;
+    waiter
+        .join()
+        .map_err(|_| io::Error::other("the thread that waited panicked"))?;
+    Ok(file)
+}
+
 fn make_directory(path: &Path) -> Result<(), OwnerError> {
     match rustix::fs::mkdir(path, rustix::fs::Mode::RWXU) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
@@ -67,6 +103,18 @@ fn make_directory(path: &Path) -> Result<(), OwnerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_second_supervisor_waits_until_the_first_is_gone() {
+        let state = tempfile::tempdir().unwrap();
+        let first = lock(state.path()).unwrap();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| lock(state.path()));
+            assert!(!second.is_finished());
+            drop(first);
+            second.join().unwrap().unwrap();
+        });
+    }
 
     fn check(marker: Option<&str>, is_taken: bool) {
         let state = tempfile::tempdir().unwrap();

@@ -39,8 +39,19 @@ use crate::{
 /// How long replies may take to leave once the supervisor ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// Exit code after a panic.
+const PANICKED: i32 = 70;
+
 /// Serves until the runtime ends or another supervisor takes over.
 pub fn main() -> anyhow::Result<()> {
+    std::panic::set_hook(Box::new(|panic| {
+        // A task that is gone would be missed by nobody: the keeper starts another supervisor,
+        // which finds everything in place.
+        log::warn(format_args!("{panic}"));
+        sys::exit_now(PANICKED);
+    }));
+    // Until the process ends: threads may write to journals as long.
+    let _lock = owner::lock(std::path::Path::new(".")).context("the state directory's lock")?;
     let inherited = Inheritance::take()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -116,6 +116,7 @@ impl SessionJournal {
             .appender
             .set_retention(now, retention_of(session.spec().retention))?;
         state.appender = opened.appender;
+        state.epoch += 1;
         self.appended(&mut state);
         Ok(())
     }
@@ -197,6 +198,7 @@ impl SessionJournal {
         let (earliest, latest) = appender.window();
         let state = State {
             appender,
+            epoch: 0,
             output: None,
             matcher: None,
             maintain_at: None,

@@ -22,7 +22,8 @@ use super::{
 use crate::{
     limits::{
         AGENT_LOG_BYTES_MAX, EXITS_BATCH_MAX, KEEPER_MESSAGE_BYTES_MAX, SUPERVISOR_BACKOFF_INITIAL,
-        SUPERVISOR_BACKOFF_MAX, UPGRADE_CRASHES_MAX,
+        SUPERVISOR_BACKOFF_MAX, SUPERVISOR_BACKOFF_SERVED_MAX, SUPERVISOR_LIFE_SHORT,
+        UPGRADE_CRASHES_MAX,
     },
     sys::{self, Ended, Forked, Reap, WaitFor, wait_ended},
 };
@@ -79,6 +80,10 @@ struct Keeper {
     init_pid: Option<u32>,
     signals: OwnedFd,
     start_at: Duration,
+    /// When the supervisor was started, or this keeper began to watch it.
+    started_at: Duration,
+    /// Supervisors in a row that served and ended within a second.
+    short_lives: u32,
     buffer: Vec<u8>,
     over: bool,
 }
@@ -115,6 +120,8 @@ impl Keeper {
             init_pid: from.init_pid,
             signals: sys::block_signals_into_fd()?,
             start_at: sys::boot_clock(),
+            started_at: sys::boot_clock(),
+            short_lives: 0,
             buffer: vec![0; KEEPER_MESSAGE_BYTES_MAX],
             over: false,
         };
@@ -249,7 +256,7 @@ impl Keeper {
         }
         if ready {
             self.crashes = 0;
-            self.start_at = sys::boot_clock();
+            self.start_at = sys::boot_clock() + self.short_life_delay();
             return;
         }
         self.crashes = self.crashes.saturating_add(1);
@@ -272,6 +279,18 @@ impl Keeper {
         self.start_at = sys::boot_clock() + delay;
     }
 
+    /// A supervisor that serves and falls at once, again and again, must not eat a processor.
+    fn short_life_delay(&mut self) -> Duration {
+        if sys::boot_clock().saturating_sub(self.started_at) >= SUPERVISOR_LIFE_SHORT {
+            self.short_lives = 0;
+            return Duration::ZERO;
+        }
+        self.short_lives = self.short_lives.saturating_add(1);
+        SUPERVISOR_BACKOFF_INITIAL
+            .saturating_mul(self.short_lives - 1)
+            .min(SUPERVISOR_BACKOFF_SERVED_MAX)
+    }
+
     /// In the `process` runtime nothing dies with the keeper by itself.
     fn kill_workload(&self) {
         if self.place != Place::Subreaper {
@@ -286,6 +305,7 @@ impl Keeper {
 
     fn start_supervisor(&mut self) {
         self.starts += 1;
+        self.started_at = sys::boot_clock();
         match self.fork_supervisor() {
             Ok(supervisor) => self.supervisor = Some(supervisor),
             Err(e) => {
