@@ -20,7 +20,15 @@ mod release;
 #[cfg(test)]
 mod tests;
 
-use std::{cell::RefCell, collections::VecDeque, future::Future, io, pin::Pin, rc::Rc, sync::Arc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeSet, VecDeque},
+    future::Future,
+    io,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+};
 
 use outlive_api::agent::{Outcome, Request, SessionView};
 use outlive_core::{
@@ -158,8 +166,9 @@ pub(crate) struct Driver<M: Machine> {
     leftovers: Vec<Rc<M::Attempt>>,
     waiters: Vec<oneshot::Sender<Outcome>>,
     deleters: Vec<oneshot::Sender<Outcome>>,
-    /// The input whose bytes a supervisor that was killed may or may not have written.
-    unsettled_input: Option<String>,
+    /// Inputs that were accepted and whose bytes may or may not have been written: a supervisor
+    /// was killed, or the delivery failed.
+    unsettled_inputs: BTreeSet<String>,
     /// Facts that are not in the journal yet: the disk is full.
     facts: VecDeque<Fact<M::Attempt>>,
     /// When they, and the output that waits too, are tried again.
@@ -542,7 +551,7 @@ impl<M: Machine> Driver<M> {
         };
         drop(current.input);
         self.journal.end_search();
-        self.unsettled_input = None;
+        self.unsettled_inputs.clear();
         let input = Input::Exited {
             end: AttemptEnd::from(ended),
         };

@@ -68,6 +68,9 @@ pub(crate) enum Progress {
     Broken,
 }
 
+/// A terminal's usual EOF character.
+const END_OF_TRANSMISSION: u8 = 4;
+
 /// The input of one attempt.
 #[derive(Debug)]
 pub(crate) struct InputQueue {
@@ -76,7 +79,7 @@ pub(crate) struct InputQueue {
     spool: Option<Spool>,
     eof: Eof,
     broken: bool,
-    /// The last byte written to a terminal was not a newline: EOF takes two characters.
+    /// The last byte for a terminal was neither a newline nor EOF: EOF takes two characters.
     mid_line: bool,
 }
 
@@ -100,13 +103,17 @@ impl InputQueue {
     ) -> io::Result<Self> {
         let spool = spool.map(Spool::adopt).transpose()?;
         let child = sys::watch(Arc::new(child), Interest::WRITABLE)?;
+        let last = match &spool {
+            Some(spool) => spool.last_byte()?,
+            None => None,
+        };
         Ok(Self {
             child,
             kind,
             spool,
             eof,
             broken: false,
-            mid_line: false,
+            mid_line: last.is_some_and(|last| !matches!(last, b'\n' | b'\r' | END_OF_TRANSMISSION)),
         })
     }
 
@@ -136,15 +143,14 @@ impl InputQueue {
         if self.broken {
             return Ok(None);
         }
+        if let Some(last) = data.last() {
+            self.mid_line = !matches!(last, b'\n' | b'\r');
+        }
         if self.waiting().0 == 0 {
             while !data.is_empty() {
                 match rustix::io::write(self.child.get_ref(), data) {
                     Ok(0) | Err(Errno::AGAIN) => break,
-                    Ok(count) => {
-                        let (done, rest) = data.split_at(count);
-                        self.note_line(done);
-                        data = rest;
-                    }
+                    Ok(count) => data = data.get(count..).unwrap_or_default(),
                     Err(Errno::INTR) => {}
                     Err(error) => {
                         self.fail(error)?;
@@ -174,11 +180,6 @@ impl InputQueue {
     /// What reads the input.
     pub(crate) fn kind(&self) -> Kind {
         self.kind
-    }
-
-    /// EOF took effect.
-    pub(crate) fn eof_done(&mut self) {
-        self.eof = Eof::No;
     }
 
     /// Waits until the child may take more. Never returns while nothing is blocked.
@@ -213,12 +214,7 @@ impl InputQueue {
             let wanted = usize::try_from(spool.len - spool.written).unwrap_or(usize::MAX);
             match rustix::fs::sendfile(self.child.get_ref(), &spool.file, None, wanted) {
                 Ok(0) | Err(Errno::AGAIN) => return Ok(Progress::Blocked),
-                Ok(count) => {
-                    spool.advance(count as u64)?;
-                    if self.kind == Kind::Terminal {
-                        self.mid_line = !matches!(spool.last_byte()?, Some(b'\n' | b'\r'));
-                    }
-                }
+                Ok(count) => spool.advance(count as u64)?,
                 Err(Errno::INTR) => {}
                 Err(error) => self.fail(error)?,
             }
@@ -239,15 +235,12 @@ impl InputQueue {
     ) -> io::Result<Option<BorrowedFd<'_>>> {
         let characters = [character; 2];
         let count = if self.mid_line { 2 } else { 1 };
+        let is_first = self.spool.is_none();
+        self.push(&characters[..count])?;
         // The line is empty after it: one that had begun was handed to the reader.
         self.mid_line = false;
-        self.push(&characters[..count])
-    }
-
-    fn note_line(&mut self, written: &[u8]) {
-        if let Some(last) = written.last() {
-            self.mid_line = !matches!(last, b'\n' | b'\r');
-        }
+        let spool = self.spool.as_ref().filter(|_| is_first);
+        Ok(spool.map(|spool| spool.file.as_fd()))
     }
 
     /// A child that closed its input is its own business; anything else is ours.
@@ -316,9 +309,10 @@ impl Spool {
         Ok(())
     }
 
+    /// The last byte that still waits.
     fn last_byte(&self) -> io::Result<Option<u8>> {
         let mut byte = [0];
-        match self.written.checked_sub(1) {
+        match self.len.checked_sub(1).filter(|at| *at >= self.written) {
             Some(at) if rustix::io::pread(&self.file, &mut byte, at)? == 1 => Ok(Some(byte[0])),
             _ => Ok(None),
         }
@@ -390,6 +384,28 @@ mod tests {
             queue.push(&numbered(64)).unwrap();
         }
         assert!(!queue.has_room(1));
+    }
+
+    #[tokio::test]
+    async fn a_terminals_eof_stands_where_it_was_asked_for() {
+        let (read, write) = pipe();
+        let mut queue = InputQueue::new(write, Kind::Terminal, None, Eof::No).unwrap();
+        let flood = numbered(65536);
+        queue.push(&flood).unwrap();
+        for text in ["line\n", "begun"] {
+            queue.push(text.as_bytes()).unwrap();
+            queue.push_eof_characters(4).unwrap();
+        }
+        queue.push_eof_characters(4).unwrap();
+        queue.push(b"after").unwrap();
+        let mut got = Vec::new();
+        read_all(&read, &mut got);
+        assert_eq!(queue.advance().unwrap(), Progress::Idle);
+        read_all(&read, &mut got);
+        assert_eq!(
+            got.split_off(flood.len()),
+            b"line\n\x04begun\x04\x04\x04after"
+        );
     }
 
     #[tokio::test]

@@ -106,6 +106,9 @@ pub(crate) const DRAIN_IDLE: Duration = Duration::from_millis(200);
 /// How long they may go on writing at most.
 pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(5);
 
+/// Inputs of one attempt that are remembered because their delivery failed.
+pub(crate) const UNSETTLED_INPUTS_MAX: usize = 1024;
+
 /// Trees of ended attempts that one session may leave behind; the oldest is killed beyond.
 pub(crate) const LEFTOVERS_MAX: usize = 16;
 

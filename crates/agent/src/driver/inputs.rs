@@ -21,6 +21,7 @@ use super::{Driver, answer};
 use crate::{
     input::{Eof, InputQueue, Kind, Progress},
     journal::JournalError,
+    limits::UNSETTLED_INPUTS_MAX,
     log,
     machine::{Attempt, Machine},
 };
@@ -87,7 +88,7 @@ impl<M: Machine> Driver<M> {
         match self.session.standing(expected.as_ref(), known, digest) {
             Ok(Standing::New) => {}
             Ok(Standing::Duplicate) => {
-                let applied_unknown = self.unsettled_input.as_ref() == Some(&input_id);
+                let applied_unknown = self.unsettled_inputs.contains(&input_id);
                 return Ok(Outcome::Written {
                     attempt,
                     duplicate: true,
@@ -114,7 +115,6 @@ impl<M: Machine> Driver<M> {
             current.attempt.expect_echo();
         }
         self.carry_out(decision).await?;
-        self.unsettled_input = None;
         match self.deliver(&data, eof) {
             Ok(()) => Ok(Outcome::Written {
                 attempt,
@@ -126,6 +126,9 @@ impl<M: Machine> Driver<M> {
                     "{}: input was not delivered: {error}",
                     self.id
                 ));
+                if self.unsettled_inputs.len() < UNSETTLED_INPUTS_MAX {
+                    self.unsettled_inputs.insert(input_id);
+                }
                 Ok(Outcome::Failed {
                     message: format!("the input was not delivered: {error}"),
                 })
@@ -171,12 +174,21 @@ impl<M: Machine> Driver<M> {
             if let Some(spool) = input.push(data)? {
                 current.attempt.keep_spool(spool)?;
             }
-            match eof {
-                None => return Ok(()),
-                Some(EofMode::Hangup) if input.kind() == Kind::Terminal => {
-                    input.push_eof(Eof::Hangup);
+            match (eof, input.kind()) {
+                (None, _) => return Ok(()),
+                (Some(EofMode::Hangup), Kind::Terminal) => input.push_eof(Eof::Hangup),
+                // Among the bytes: more may follow, and a successor finds it in the spool. A
+                // program that went raw meanwhile gets the character all the same.
+                (Some(EofMode::Character), Kind::Terminal) => {
+                    let character = current.attempt.eof_character()?.unwrap_or(VEOF_DEFAULT);
+                    if let Some(spool) = input.push_eof_characters(character)? {
+                        current.attempt.keep_spool(spool)?;
+                    }
+                    return Ok(());
                 }
-                Some(EofMode::Character | EofMode::Hangup) => input.push_eof(Eof::Queued),
+                (Some(EofMode::Character | EofMode::Hangup), Kind::Pipe) => {
+                    input.push_eof(Eof::Queued);
+                }
             }
         }
         self.try_advance_input()
@@ -217,21 +229,10 @@ impl<M: Machine> Driver<M> {
                 Rc::clone(&current.attempt).hang_up();
                 Ok(())
             }
-            Progress::EofDue(_) => match input.kind() {
-                Kind::Pipe => {
-                    current.input = None;
-                    current.attempt.close_input()
-                }
-                Kind::Terminal => {
-                    input.eof_done();
-                    // A program that went raw meanwhile gets the character all the same.
-                    let character = current.attempt.eof_character()?.unwrap_or(VEOF_DEFAULT);
-                    if let Some(spool) = input.push_eof_characters(character)? {
-                        current.attempt.keep_spool(spool)?;
-                    }
-                    Ok(())
-                }
-            },
+            Progress::EofDue(_) => {
+                current.input = None;
+                current.attempt.close_input()
+            }
         }
     }
 

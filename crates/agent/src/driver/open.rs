@@ -7,7 +7,12 @@
 //!                                         └─ new runtime:  end what ran, recover by its rule
 //! ```
 
-use std::{collections::VecDeque, io, path::PathBuf, rc::Rc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    io,
+    path::PathBuf,
+    rc::Rc,
+};
 
 use outlive_api::agent::Outcome;
 use outlive_core::{
@@ -144,7 +149,7 @@ pub(crate) async fn reopen<M: Machine>(
     };
     journal.sync().await.map_err(io::Error::other)?;
     let mut driver = Driver::of(around, face, session, journal, mailbox);
-    driver.unsettled_input = newest_input;
+    driver.unsettled_inputs.extend(newest_input);
     driver.face.show(&driver.session, &driver.journal);
     Ok(Some(driver))
 }
@@ -170,7 +175,7 @@ impl<M: Machine> Driver<M> {
             leftovers: Vec::new(),
             waiters: Vec::new(),
             deleters: Vec::new(),
-            unsettled_input: None,
+            unsettled_inputs: BTreeSet::new(),
             facts: VecDeque::new(),
             retry_at: None,
             latched: None,
@@ -206,7 +211,7 @@ impl<M: Machine> Driver<M> {
                 self.find_attempt(number, was_started).await?;
             }
             Some(_) | None => {
-                self.unsettled_input = None;
+                self.unsettled_inputs.clear();
                 self.feed_fact(Input::RuntimeStarted(generation)).await?;
             }
         }
