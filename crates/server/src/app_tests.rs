@@ -175,6 +175,21 @@ async fn nothing_is_told_without_a_valid_key() {
 }
 
 #[tokio::test]
+async fn an_id_that_is_no_text_is_an_unknown_address() {
+    let house = House::open(1000).await;
+    let admin = house.key("acme", Role::Admin).await;
+    for (method, path) in [
+        (Method::GET, "/api/v1/sandboxes/%FF"),
+        (Method::DELETE, "/v1/keys/%FF"),
+        (Method::GET, "/api/v1/sandboxes/%FF/sessions"),
+    ] {
+        let answer = house.ask(method, path, &admin, NO_BODY).await;
+        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}");
+        assert_eq!(answer.code(), "not_found", "{path}");
+    }
+}
+
+#[tokio::test]
 async fn another_tenants_sandbox_is_not_there() {
     let house = House::open(1000).await;
     let ours = house.key("acme", Role::Member).await;

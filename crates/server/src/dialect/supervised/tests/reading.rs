@@ -307,6 +307,25 @@ async fn a_page_waits_for_its_first_event() {
     assert_eq!((status, &answer["data"]["events"]), (200, &json!([])));
 }
 
+#[tokio::test]
+async fn a_page_that_waits_ends_with_its_key() {
+    let world = World::new().await;
+    let id = world.cat().await;
+    let path = format!("/{id}/events?after=4&wait_ms=30000");
+    let waiting = world.call("GET", &path, Value::Null);
+    let revoking = async {
+        while world.metrics.attachments.get() == 0 {
+            tokio::task::yield_now().await;
+        }
+        world.revoked.cancel();
+    };
+    let both = async { tokio::join!(waiting, revoking) };
+    let ((status, answer), ()) = tokio::time::timeout(Duration::from_secs(10), both)
+        .await
+        .unwrap();
+    assert_eq!((status, &answer["data"]["events"]), (200, &json!([])));
+}
+
 // case S42
 #[tokio::test]
 async fn a_stream_replays_goes_on_and_resumes() {
