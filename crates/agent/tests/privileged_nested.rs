@@ -24,9 +24,6 @@ fn main() -> ExitCode {
         ("a_start_that_fails_says_why", || {
             stories::a_start_that_fails_says_why(&sandbox());
         }),
-        ("a_shut_gate_opens_to_nobody", || {
-            stories::a_shut_gate_opens_to_nobody(&sandbox());
-        }),
         ("two_hundred_codes_are_exact", || {
             stories::two_hundred_codes_are_exact(&sandbox());
         }),

@@ -107,31 +107,6 @@ pub fn two_hundred_codes_are_exact(sandbox: &Sandbox) {
     });
 }
 
-/// Whoever waits at its gate leaves when the supervisor dies, whatever else was started meanwhile.
-pub fn a_shut_gate_opens_to_nobody(sandbox: &Sandbox) {
-    let waiting: Vec<_> = ["ses-shut1", "ses-shut2"]
-        .map(|name| match sandbox.ask(&Do::StartShut(name.to_owned())) {
-            Did::Pid(pid) => {
-                let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-                rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap()
-            }
-            other => panic!("{other:?}"),
-        })
-        .into();
-    assert!(sandbox.kill_supervisor());
-    for pidfd in &waiting {
-        let limit = rustix::event::Timespec {
-            tv_sec: 30,
-            tv_nsec: 0,
-        };
-        let mut fds = [rustix::event::PollFd::new(
-            pidfd,
-            rustix::event::PollFlags::IN,
-        )];
-        assert_eq!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1));
-    }
-}
-
 /// case S1, S4, A4: very short programs; output is whole before the end is known.
 pub fn short_programs_lose_nothing(sandbox: &Sandbox, rounds: u32) {
     std::thread::scope(|scope| {
