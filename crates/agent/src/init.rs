@@ -8,7 +8,7 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use crate::sys;
 
-/// argv[0] of the workload's PID 1.
+/// `argv[0]` of the workload's PID 1.
 pub const INIT_TITLE: &str = "sbx-init";
 
 /// Reaps for ever.

@@ -107,7 +107,7 @@ fn root_inside_has_no_power_over_the_agent() {
                   ls /proc/1/root/ 2>/dev/null && echo root; \
                   ls /proc/1/fd/ 2>/dev/null && echo fds; \
                   cat /proc/1/environ 2>/dev/null && echo environ; \
-                  grep -q 'keep[e]r' /proc/[0-9]*/cmdline && echo keeper; \
+                  grep -q 'keep[e]r' /proc/[0-9]*/cmdline && echo agent; \
                   mount -t tmpfs none /mnt 2>/dev/null && echo mounts; \
                   ip link set lo down 2>/dev/null && echo network; \
                   tr '\\0' ' ' < /proc/1/cmdline; echo; \

@@ -20,7 +20,7 @@ use crate::sys;
 const HANDOVER_ENV: &str = "OUTLIVE_HANDOVER_FD";
 /// Version of this format. A keeper reads its own and older ones.
 const VERSION: u32 = 1;
-/// argv[0] of a keeper.
+/// `argv[0]` of a keeper.
 pub const KEEPER_TITLE: &str = "outlive-keeper";
 
 /// How the keeper stands to its sandbox.

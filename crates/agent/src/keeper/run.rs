@@ -28,7 +28,7 @@ use crate::{
     sys::{self, Ended, Forked, Reap, WaitFor, wait_ended},
 };
 
-/// argv[0] of a supervisor.
+/// `argv[0]` of a supervisor.
 pub const SUPERVISOR_TITLE: &str = "outlive-supervisor";
 /// Name of the variable that tells a supervisor which descriptor leads to its keeper.
 pub const KEEPER_FD_ENV: &str = "OUTLIVE_KEEPER_FD";

@@ -1,6 +1,6 @@
 //! The system calls that neither `std` nor `rustix` offers, each behind a safe function.
 //!
-//! This module and [`crate::process::child`] hold all unsafe code of the workspace.
+//! This module and `process::child` hold all unsafe code of the workspace.
 #![expect(
     unsafe_code,
     reason = "raw system calls; every block says why it is sound"
