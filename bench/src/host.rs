@@ -211,7 +211,10 @@ impl Host {
             "{}/events/stream?after={after}{query}",
             self.session_path(session)
         );
-        let mut stream = BufReader::with_capacity(256 * 1024, self.open("GET", &path, None, "")?);
+        let mut stream = BufReader::with_capacity(
+            256 * 1024,
+            self.open("GET", &path, None, "Connection: close\r\n")?,
+        );
         let head = read_head(&mut stream)?;
         ensure!(head.status == 200, "{path}: {}", head.status);
         Ok(stream)

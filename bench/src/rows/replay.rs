@@ -59,10 +59,6 @@ fn read_sse(host: &Host, session: &str) -> Result<u64> {
             0 => return Ok(total),
             count => total += count as u64,
         }
-        // The last chunk of a chunked body is empty.
-        if stream.buffer().ends_with(b"0\r\n\r\n") {
-            return Ok(total);
-        }
     }
 }
 

@@ -21,7 +21,7 @@ mod release;
 mod tests;
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::{BTreeSet, VecDeque},
     future::Future,
     io,
@@ -96,6 +96,9 @@ pub(crate) enum Standing {
 pub(crate) struct Face {
     pub(crate) standing: watch::Sender<Standing>,
     shown: RefCell<Option<(Rc<Session>, SessionJournal)>>,
+    /// The last event that the session on show may be told beside, while facts after it are on
+    /// their way to the disk: whoever follows from there on sees those facts as events.
+    latest_max: Cell<u64>,
 }
 
 impl Face {
@@ -105,6 +108,7 @@ impl Face {
         Rc::new(Self {
             standing,
             shown: RefCell::new(None),
+            latest_max: Cell::new(u64::MAX),
         })
     }
 
@@ -133,7 +137,7 @@ impl Face {
         Some(SessionView {
             checkpoint,
             earliest,
-            latest,
+            latest: latest.min(self.latest_max.get()),
         })
     }
 
@@ -420,11 +424,24 @@ impl<M: Machine> Driver<M> {
             return Ok(());
         }
         let is_durable = events.iter().any(Body::is_durable);
+        self.face.latest_max.set(self.journal.window().1);
+        let journalled = self.append_and_sync(events, is_durable).await;
+        if journalled.is_ok() {
+            self.face.show(&self.session, &self.journal);
+        }
+        self.face.latest_max.set(u64::MAX);
+        journalled
+    }
+
+    async fn append_and_sync(
+        &mut self,
+        events: Vec<Body>,
+        is_durable: bool,
+    ) -> Result<(), JournalError> {
         self.session = Rc::new(self.journal.append(&self.session, events)?);
         if is_durable {
             self.journal.sync().await?;
         }
-        self.face.show(&self.session, &self.journal);
         Ok(())
     }
 

@@ -29,7 +29,7 @@ use crate::{
     },
     limits::{AGENT_WAIT_MAX, CENSUS_ANSWER_MAX, READ_ANSWER_MAX, STARTING_WAIT_MAX, WAKES_MAX},
     runtime::Place,
-    sessions::{Answer, CallError, Census, SandboxHandle, Tail},
+    sessions::{Answer, CallError, Census, Life, SandboxHandle, Tail},
     store::{Desired, Observed, Owner, SandboxRecord},
 };
 
@@ -260,7 +260,15 @@ impl Sandbox {
     }
 
     async fn tail_now(&self, session: &SessionId) -> Result<watch::Receiver<Tail>, CallError> {
-        if let Some(tail) = self.tails.follow(session) {
+        if let Some(mut tail) = self.tails.follow(session) {
+            // The first event of every journal is its creation. A tail before it means that the
+            // supervisor is opening the journal again, which ends in a moment.
+            let is_open = |tail: &Tail| tail.latest > 0 || tail.life != Life::Present;
+            let opened = timeout(AGENT_WAIT_MAX, tail.wait_for(is_open)).await;
+            if opened.map(|opened| opened.map(drop)).is_err() {
+                let view = offline::view(&self.place, session).await?;
+                self.tails.learn(session, view.earliest, view.latest);
+            }
             return Ok(tail);
         }
         let view = self.view_now(session).await?;
