@@ -59,8 +59,9 @@ def test_the_exit_code_is_passed_on(api, sandbox):  # case B3
 
 
 def test_following_through_cuts_sees_every_event_once(api, sandbox):  # cases A5, B2, H5
-    session = sandbox.sh("i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo $i; done; sleep 1; exit 5")
-    with CuttingProxy(api.server.url, [1, 300, 5000, 20000, 60000]) as proxy:
+    session = sandbox.sh("i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo $i; "
+                         "[ $((i % 100)) = 0 ] && sleep 0.05; done; sleep 1; exit 5")
+    with CuttingProxy(api.server.url, [1, 300, 2000, 4000, 6000]) as proxy:
         code, out, err = finished(cli(
             api, "session", "events", sandbox.id, session.id, "--follow", "--until-exit", "--json",
             url=proxy.url, stdin=subprocess.DEVNULL), 60)
