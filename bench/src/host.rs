@@ -230,7 +230,7 @@ impl Host {
         self.server.id()
     }
 
-    /// Process id of the process of `title` (argv[0]) that serves the sandbox.
+    /// Process id of the process of `title` (its `argv[0]`) that serves the sandbox.
     pub(crate) fn pid_of(&self, title: &str) -> Result<u32> {
         for entry in fs::read_dir("/proc")? {
             let entry = entry?;

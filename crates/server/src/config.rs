@@ -20,7 +20,7 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Its data directory.
     pub data: PathBuf,
-    /// The `outlive-agent` binary; without one it is looked for, see [`Config::agent`].
+    /// The `outlive-agent` binary; without one it is looked for, beside our own executable.
     pub agent: Option<PathBuf>,
     /// The runtime backend.
     pub runtime: RuntimeChoice,
