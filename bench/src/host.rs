@@ -160,7 +160,13 @@ impl Host {
         Ok(value.get("data").cloned().unwrap_or(value))
     }
 
-    fn raw_call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, Vec<u8>)> {
+    /// The same, but answers the status and the body as it came.
+    pub(crate) fn raw_call(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(u16, Vec<u8>)> {
         let mut stream = BufReader::new(self.open(method, path, body, "")?);
         let head = read_head(&mut stream)?;
         let mut answer = Vec::new();

@@ -22,8 +22,14 @@ struct Options {
     /// Only these groups of rows, separated by commas.
     #[arg(long, value_delimiter = ',')]
     rows: Vec<String>,
-    /// Fewer rounds and less work: a look, not a measurement.
-    #[arg(long)]
+    /// How often each side is measured; the median of an odd number is shown.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Divides the amounts of work.
+    #[arg(long, default_value_t = 1)]
+    shrink: u64,
+    /// One round of an eighth of the work: a look, not a measurement.
+    #[arg(long, conflicts_with_all = ["rounds", "shrink"])]
     quick: bool,
     /// Write the page here.
     #[arg(long)]
@@ -52,8 +58,8 @@ fn run(options: &Options) -> Result<()> {
     let bench = rows::Bench {
         host: std::cell::OnceCell::new(),
         scratch: scratch.path(),
-        rounds: if options.quick { 1 } else { 5 },
-        shrink: if options.quick { 8 } else { 1 },
+        rounds: if options.quick { 1 } else { options.rounds },
+        shrink: if options.quick { 8 } else { options.shrink },
     };
     report::say(report::TABLE);
     let mut all = Vec::new();
@@ -67,7 +73,7 @@ fn run(options: &Options) -> Result<()> {
     }
     if let Some(page) = &options.write {
         let notes = std::fs::read_to_string(&options.notes).unwrap_or_default();
-        report::write(page, &all, &notes)?;
+        report::write(page, &all, bench.rounds, bench.shrink, &notes)?;
     }
     Ok(())
 }

@@ -116,11 +116,21 @@ pub(crate) fn show(row: &Row) {
 }
 
 /// Writes the page.
-pub(crate) fn write(path: &Path, rows: &[Row], notes: &str) -> Result<()> {
+pub(crate) fn write(
+    path: &Path,
+    rows: &[Row],
+    rounds: usize,
+    shrink: u64,
+    notes: &str,
+) -> Result<()> {
     let mut page = String::from(
         "# Performance\n\nEvery row is a ratio between outlive and a floor or a peer, measured in the same run, in turns;\nthe figures beside it are medians. Repeat it with\n\n```sh\ncargo build --release && target/release/outlive-bench --write docs/performance.md\n```\n\n",
     );
-    writeln!(page, "{}\n\n{TABLE}", machine())?;
+    writeln!(
+        page,
+        "{} Taken with `--rounds {rounds} --shrink {shrink}`.\n\n{TABLE}",
+        machine()
+    )?;
     for row in rows {
         writeln!(page, "{}", row.line())?;
     }

@@ -100,7 +100,14 @@ fn delays(mut streams: Vec<TcpStream>, each: u64, sse: bool) -> Result<Vec<f64>>
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
                 Err(error) => return Err(error.into()),
             };
-            anyhow::ensure!(count > 0, "a subscriber was cut off");
+            if count == 0 && found.len() >= wanted {
+                continue; // The other side is done, and so are we.
+            }
+            anyhow::ensure!(
+                count > 0,
+                "subscriber {at} was cut off after {} of {wanted} lines",
+                found.len()
+            );
             let now = now_ns();
             rest.extend_from_slice(buffer.get(..count).unwrap_or_default());
             let whole = rest
