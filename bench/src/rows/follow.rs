@@ -75,6 +75,7 @@ fn delays(mut streams: Vec<TcpStream>, each: u64, sse: bool) -> Result<Vec<f64>>
         )?;
     }
     let wanted = usize::try_from(each).unwrap_or(0) * streams.len();
+    let mut open = streams.len();
     let mut partial = vec![Vec::new(); streams.len()];
     let (mut found, mut buffer) = (Vec::with_capacity(wanted), vec![0; 64 * 1024]);
     let mut events = Vec::with_capacity(64);
@@ -100,14 +101,16 @@ fn delays(mut streams: Vec<TcpStream>, each: u64, sse: bool) -> Result<Vec<f64>>
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
                 Err(error) => return Err(error.into()),
             };
-            if count == 0 && found.len() >= wanted {
-                continue; // The other side is done, and so are we.
+            if count == 0 {
+                epoll::delete(&poll, stream.as_fd())?;
+                open -= 1;
+                anyhow::ensure!(
+                    open > 0 || found.len() >= wanted,
+                    "every stream ended after {} of {wanted} lines",
+                    found.len()
+                );
+                continue;
             }
-            anyhow::ensure!(
-                count > 0,
-                "subscriber {at} was cut off after {} of {wanted} lines",
-                found.len()
-            );
             let now = now_ns();
             rest.extend_from_slice(buffer.get(..count).unwrap_or_default());
             let whole = rest

@@ -44,7 +44,7 @@ pub(crate) fn conmon(bench: &Bench<'_>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// conmon begins with it and gives up when it is refused (CAP_SYS_RESOURCE).
+/// conmon begins with it and gives up when it is refused, for want of `CAP_SYS_RESOURCE`.
 fn may_lower_its_oom_score() -> Result<bool> {
     let status = program("sh")
         .args(["-c", "echo -1000 > /proc/self/oom_score_adj"])

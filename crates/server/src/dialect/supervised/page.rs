@@ -211,7 +211,9 @@ impl Page {
                 Err(ReadError::Expired { earliest }) if self.head_moves_left > 0 => {
                     self.head_moves_left -= 1;
                     self.cursor = earliest.saturating_sub(1);
-                    self.upto = self.upto.max(self.attachment.tail().borrow().latest);
+                    // The files may be trimmed beyond what we were told of so far.
+                    let told = self.attachment.tail().borrow().latest;
+                    self.upto = self.upto.max(told).max(self.cursor);
                     continue;
                 }
                 read => read?,
