@@ -27,7 +27,15 @@ impl Account {
             log::warn(format_args!("/etc/passwd can't be read: {error}"));
             String::new()
         });
-        Self::parse(&text, uid)
+        let account = Self::parse(&text, uid);
+        if is_directory(root, &account.home) {
+            return account;
+        }
+        // As at a login: who has no home is at home in the root.
+        Self {
+            home: "/".to_owned(),
+            ..account
+        }
     }
 
     fn parse(passwd: &str, uid: u32) -> Self {
@@ -48,6 +56,16 @@ impl Account {
                 home: "/".to_owned(),
             })
     }
+}
+
+/// Whether the path is a directory below the root, or on the host.
+fn is_directory(root: Option<&OwnedFd>, path: &str) -> bool {
+    let (root, resolve) = match root {
+        Some(root) => (root.as_fd(), ResolveFlags::IN_ROOT),
+        None => (CWD, ResolveFlags::empty()),
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat2(root, path, flags, Mode::empty(), resolve).is_ok()
 }
 
 /// The file's text; empty when there is none. Its links stay below the root.
@@ -96,6 +114,24 @@ mod tests {
         std::fs::remove_file(&passwd).unwrap();
         std::fs::create_dir(&passwd).unwrap();
         assert_eq!(look().name, "7");
+    }
+
+    #[test]
+    fn a_user_whose_home_is_missing_is_at_home_in_the_root() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        let line = "nobody:x:7:7:nobody:/nonexistent:/bin/sh\n";
+        std::fs::write(root.path().join("etc/passwd"), line).unwrap();
+        let look = || {
+            let root = OwnedFd::from(std::fs::File::open(root.path()).unwrap());
+            Account::find(Some(&root), 7)
+        };
+        assert_eq!(
+            (look().name.as_str(), look().home.as_str()),
+            ("nobody", "/")
+        );
+        std::fs::create_dir(root.path().join("nonexistent")).unwrap();
+        assert_eq!(look().home, "/nonexistent");
     }
 
     #[test]
