@@ -83,7 +83,8 @@ def test_control_answers_beside_200_stuck_readers(quiet):  # cases S47, G2, G6
     took, begun = [], time.monotonic()
     while time.monotonic() - begun < 15:
         took += [timed(flood.get), timed(sandbox.sessions), timed(lambda: other.signal("CONT"))]
-    assert percentile(took, 0.99) < 0.25, percentile(took, 0.99)
+    # A call that waited for a reader would take its 30 s; the bar for a quiet machine is 0.1 s.
+    assert percentile(took, 0.99) < 1, percentile(took, 0.99)
     grown = processes.resident_bytes(quiet.server.pid) - before
     assert grown < 200 * MIB, f"{grown / MIB:.0f} MiB for 200 readers that never read"
     for sock in stuck:
@@ -105,7 +106,8 @@ def test_a_flood_does_not_delay_an_echo(quiet):  # case S46
             while payload(next(events)) != line:
                 pass
             took.append(time.monotonic() - begun)
-    assert percentile(took, 0.99) < 0.25, percentile(took, 0.99)
+    # A call that waited for a reader would take its 30 s; the bar for a quiet machine is 0.1 s.
+    assert percentile(took, 0.99) < 1, percentile(took, 0.99)
 
 
 @pytest.mark.timeout(120)
