@@ -19,9 +19,3 @@ pub const PAGE_WAIT_MS_MAX: u64 = 30_000;
 
 /// Most event types in one filter: 400.
 pub const FILTER_TYPES_MAX: usize = 32;
-
-/// Sandboxes of one listed page when the caller names no number.
-pub const SANDBOXES_PAGE_DEFAULT: u64 = 50;
-
-/// Most sandboxes of one listed page: 400.
-pub const SANDBOXES_PAGE_MAX: u64 = 200;

@@ -41,9 +41,6 @@ pub const TRIES_MAX: u32 = 4;
 /// Longest wait that a server's `Retry-After` is obeyed for, one try.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
 
-/// Terminal requests (input, resize) that wait for the server's ack.
-pub const UNACKED_MAX: usize = 64;
-
 /// Sessions that an error about an ambiguous name lists.
 pub const NAMES_LISTED_MAX: usize = 20;
 

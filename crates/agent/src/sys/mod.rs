@@ -422,16 +422,6 @@ pub fn pty_foreground(master: BorrowedFd<'_>) -> io::Result<i32> {
     Ok(group)
 }
 
-/// How many bytes the terminal's line discipline holds for its reader.
-pub fn pty_unread(slave: BorrowedFd<'_>) -> io::Result<usize> {
-    let mut count: libc::c_int = 0;
-    // SAFETY: FIONREAD fills one int, which is ours.
-    check(libc::c_long::from(unsafe {
-        libc::ioctl(slave.as_raw_fd(), libc::FIONREAD, ptr::from_mut(&mut count))
-    }))?;
-    usize::try_from(count).map_err(io::Error::other)
-}
-
 /// Blocks every signal in the calling thread and returns a descriptor that reads them.
 pub fn block_signals_into_fd() -> io::Result<OwnedFd> {
     let set = full_set();
