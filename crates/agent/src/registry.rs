@@ -411,6 +411,8 @@ fn session_of(request: &Request) -> Option<&SessionId> {
         | Request::List
         | Request::Watch
         | Request::Release
+        | Request::Freeze
+        | Request::Thaw
         | Request::Upgrade { .. }
         | Request::Health => None,
     }

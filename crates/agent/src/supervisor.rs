@@ -181,6 +181,7 @@ impl Service for Supervisor {
                 PumpMode::Copy
             },
             build: env!("CARGO_PKG_VERSION").to_owned(),
+            frozen: false,
         }
     }
 
@@ -190,6 +191,9 @@ impl Service for Supervisor {
             Request::Release => self.release().await,
             Request::Upgrade { path } => self.upgrade(&path),
             Request::Health => self.health(),
+            Request::Freeze | Request::Thaw => Outcome::Failed {
+                message: "this agent can't freeze its workload yet".to_owned(),
+            },
             request => self.registry.call(request).await,
         }
     }

@@ -52,6 +52,10 @@ pub struct Welcome {
     /// Build of the supervisor, for people.
     #[n(4)]
     pub build: String,
+    /// The workload stands still, or is on its way there: a supervisor that takes over goes on
+    /// with a freeze and never thaws by itself.
+    #[cbor(n(5), default)]
+    pub frozen: bool,
 }
 
 /// How output reaches the journal.
@@ -204,6 +208,18 @@ pub enum Request {
     /// Answer: `Health`.
     #[n(14)]
     Health,
+    /// Every process of the workload stands still from the answer on, and everything that they
+    /// wrote is on disk. Answer: `Done`, also when it is so already; or `Failed` with the reason,
+    /// and then the workload runs as before.
+    ///
+    /// While frozen, `Configure`, `List`, `Get`, `Watch`, `Health`, `Delete`, `Release` and `Thaw`
+    /// work; everything else is `Rejected` with [`Rejection::Frozen`]. A `Delete` kills at once,
+    /// for what stands still can't end in its own way.
+    #[n(15)]
+    Freeze,
+    /// The workload goes on. Answer: `Done`, also when it runs already.
+    #[n(16)]
+    Thaw,
 }
 
 /// Input for an attempt.

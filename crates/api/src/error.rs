@@ -266,7 +266,9 @@ impl From<Rejection> for ApiError {
             Rejection::TooManySessions { limit } => {
                 Self::new(ErrorCode::QuotaExceeded, message).with_details(json!({ "limit": limit }))
             }
-            Rejection::Releasing => Self::new(ErrorCode::Unavailable, message).with_retry_after(1),
+            Rejection::Releasing | Rejection::Frozen => {
+                Self::new(ErrorCode::Unavailable, message).with_retry_after(1)
+            }
         }
     }
 }

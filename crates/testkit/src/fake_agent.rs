@@ -161,6 +161,7 @@ async fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
         generation: shared.generation,
         pump: PumpMode::Splice,
         build: "fake".to_owned(),
+        frozen: false,
     };
     write_frame(&mut writer, shared, &welcome).await?;
     loop {
@@ -233,6 +234,8 @@ fn answer(request: &Request, kept: &mut Kept) -> Outcome {
         Request::Signal { .. }
         | Request::Resize { .. }
         | Request::Release
+        | Request::Freeze
+        | Request::Thaw
         | Request::Upgrade { .. }
         | Request::Watch => {
             kept.done.push(request.clone());

@@ -284,4 +284,8 @@ pub enum Rejection {
     #[n(14)]
     #[error("sandbox is pausing")]
     Releasing,
+    /// The sandbox stands still: thaw it and ask again.
+    #[n(15)]
+    #[error("sandbox is suspended")]
+    Frozen,
 }

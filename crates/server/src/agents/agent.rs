@@ -211,6 +211,7 @@ impl Agent {
 /// | `Update`, `SetDesiredState`, `Resize` | say what should be, not what to do |
 /// | `Write` | its input id is remembered by the journal |
 /// | `Delete`, `Release` | gone is gone |
+/// | `Freeze`, `Thaw` | say how the workload should be |
 /// | `NewAttempt` | would replace the attempt that the first one made: not again |
 /// | `Signal`, `Upgrade` | would act twice: not again |
 fn may_resend(request: &Request) -> bool {
@@ -226,6 +227,8 @@ fn may_resend(request: &Request) -> bool {
         | Request::Delete(_)
         | Request::Watch
         | Request::Release
+        | Request::Freeze
+        | Request::Thaw
         | Request::Health => true,
         Request::NewAttempt { .. } | Request::Signal { .. } | Request::Upgrade { .. } => false,
     }
@@ -268,6 +271,8 @@ fn subject(request: &Request) -> Option<&SessionId> {
         | Request::Delete(_)
         | Request::Watch
         | Request::Release
+        | Request::Freeze
+        | Request::Thaw
         | Request::Upgrade { .. }
         | Request::Health => None,
     }
