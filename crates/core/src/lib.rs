@@ -23,6 +23,7 @@ pub mod limits;
 pub mod readiness;
 pub mod receipt;
 pub mod restart;
+pub mod sandbox;
 pub mod session;
 pub mod spec;
 pub mod time;

@@ -60,3 +60,14 @@ pub const READINESS_TIMEOUT_MS_DEFAULT: u32 = 30_000;
 pub const RETENTION_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
 /// Default age of events kept, seconds.
 pub const RETENTION_AGE_SECONDS_DEFAULT: u64 = 24 * 60 * 60;
+
+/// Holds of one sandbox at the same time.
+pub const HOLDS_MAX: usize = 64;
+/// Starts of a runtime that are tried by themselves, one after another.
+pub const RUNTIME_STARTS_MAX: u32 = 5;
+/// First pause before a step with a runtime is tried again.
+pub const RUNTIME_BACKOFF_MIN: Duration = Duration::from_millis(200);
+/// Longest pause before a step with a runtime is tried again.
+pub const RUNTIME_BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// A runtime that lived so long did not die young.
+pub const RUNTIME_STABLE_MIN: Duration = Duration::from_secs(10);

@@ -1,0 +1,222 @@
+//! The sandbox machine: a place with a disk that runs, stands still, or keeps its disk only.
+//!
+//! [`Sandbox`] is the state; most of it is one row of the server's store. [`Sandbox::decide`] says
+//! what an [`Input`] means now and changes nothing. A [`Decision`] is the next state and at most
+//! one effect; the task that owns the sandbox writes the state into the store *before* it performs
+//! the effect, and feeds back what came of it. So whatever a killed server leaves behind is a
+//! state whose effect may or may not have happened, and [`Input::Found`] settles which.
+//!
+//! ```text
+//!              create ► starting ◄──────── wake, resume ─────────────────┐
+//!                         │  ▲                                           │
+//!                 answers │  │ runtime died                              │
+//!                         ▼  │                                           │
+//!     failed ◄─ no start─ running ─── pause, ttl ──► releasing ────► released
+//!                         │  ▲                        ▲     ▲
+//!           suspend, idle │  │ wake, resume           │     │ runtime died
+//!                         ▼  │                        │     │
+//!                    freezing┼thawing                 │     │
+//!                         ▼  │                        │     │
+//!                        frozen ──────── pause, ttl ──┴─────┘
+//!
+//!     any ── delete, hard_ttl ► deleting ► (no trace)
+//! ```
+//!
+//! Two rules keep workloads safe meanwhile: a runtime that lives is never ended because a step
+//! with it failed, and no generation starts before it is certain that none lives.
+
+mod decide;
+mod due;
+mod facts;
+mod words;
+
+use std::time::Duration;
+
+pub use self::words::{
+    AutoResume, Decision, Desired, Effect, Hold, Input, Observed, Policy, Refusal, ReleaseWhy, Then,
+};
+use crate::{id::Generation, time::Timestamp};
+
+/// What is known of a sandbox's runtime: not stored, since a new server has to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Presence {
+    /// Nobody looked yet, or looking failed.
+    Unknown,
+    /// None lives.
+    Absent,
+    /// One lives; whether it answers is another matter.
+    Present,
+}
+
+/// A sandbox: what was asked of it, what is known of it, and when something is due.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Sandbox {
+    /// What was asked for last.
+    pub desired: Desired,
+    /// What is known.
+    pub observed: Observed,
+    /// Why it has no runtime, or is about to have none.
+    pub why: Option<ReleaseWhy>,
+    /// Number of the current or last runtime.
+    pub generation: Generation,
+    /// When the current or last runtime was asked for.
+    pub claimed_at: Timestamp,
+    /// When it is released.
+    pub expires_at: Option<Timestamp>,
+    /// When it is deleted.
+    pub hard_expires_at: Option<Timestamp>,
+    /// What keeps it awake by request, oldest first.
+    pub holds: Vec<Hold>,
+    /// Whether a runtime lives. Not stored, like everything below.
+    pub presence: Presence,
+    /// When its runtime answered first, as far as this server knows.
+    started_at: Option<Timestamp>,
+    /// Since when its processes go on, as far as this server knows: the idle rule counts from
+    /// there at the earliest.
+    running_since: Option<Timestamp>,
+    /// Starts that failed or runtimes that died young, in a row.
+    failures: u32,
+    /// Other steps that could not be done, in a row.
+    stumbles: u32,
+    /// When what is asked for is tried again; until then nothing else is due.
+    retry_at: Option<Timestamp>,
+}
+
+impl Sandbox {
+    /// One that is about to be started for the first time.
+    pub fn create(now: Timestamp, policy: &Policy) -> Self {
+        Self {
+            desired: Desired::Running,
+            observed: Observed::Starting,
+            why: None,
+            generation: Generation::FIRST,
+            claimed_at: now,
+            expires_at: policy.ttl.map(|ttl| now + ttl),
+            hard_expires_at: policy.hard_ttl.map(|ttl| now + ttl),
+            holds: Vec::new(),
+            presence: Presence::Absent,
+            started_at: None,
+            running_since: None,
+            failures: 0,
+            stumbles: 0,
+            retry_at: None,
+        }
+    }
+
+    /// One whose disk was made without a runtime: a fork, or a snapshot that was restored.
+    pub fn create_released(now: Timestamp, policy: &Policy) -> Self {
+        Self {
+            desired: Desired::Released,
+            observed: Observed::Released,
+            why: Some(ReleaseWhy::Pause),
+            expires_at: None,
+            ..Self::create(now, policy)
+        }
+    }
+
+    /// As a store remembers it: whether a runtime lives has to be found out.
+    #[must_use]
+    pub fn remembered(self) -> Self {
+        Self {
+            presence: Presence::Unknown,
+            started_at: None,
+            running_since: None,
+            failures: 0,
+            stumbles: 0,
+            retry_at: None,
+            ..self
+        }
+    }
+
+    /// Takes over what `next` knows and no store keeps; what is stored stays as it is.
+    pub fn learn(&mut self, next: &Self) {
+        self.presence = next.presence;
+        self.started_at = next.started_at;
+        self.running_since = next.running_since;
+        self.failures = next.failures;
+        self.stumbles = next.stumbles;
+        self.retry_at = next.retry_at;
+    }
+
+    /// Whether calls reach a runtime now, or will once it answers.
+    pub fn is_awake(&self) -> bool {
+        self.desired == Desired::Running && self.observed == Observed::Running
+    }
+
+    /// Whether everything that was asked for is reached.
+    pub fn is_settled(&self) -> bool {
+        match self.desired {
+            Desired::Running => self.observed == Observed::Running,
+            Desired::Frozen => self.observed == Observed::Frozen,
+            Desired::Released => self.observed == Observed::Released,
+            Desired::Deleted => false,
+        }
+    }
+
+    /// When a hold ends that keeps it awake longest; nothing when none does.
+    pub fn held_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.holds
+            .iter()
+            .map(|hold| hold.expires_at)
+            .filter(|at| *at > now)
+            .max()
+    }
+
+    /// When it falls asleep if nothing happens any more. `quiet_since` is when the last thing
+    /// that counts ended; nothing while one goes on.
+    pub fn sleeps_at(
+        &self,
+        policy: &Policy,
+        now: Timestamp,
+        quiet_since: Option<Timestamp>,
+    ) -> Option<Timestamp> {
+        let after = policy.freeze_after_idle?;
+        let since = [quiet_since, self.running_since, self.held_until(now)];
+        quiet_since?;
+        let quiet = since.into_iter().flatten().max()?;
+        self.is_awake().then(|| quiet + after)
+    }
+
+    /// When [`Input::DeadlinePassed`] is due.
+    pub fn next_deadline(
+        &self,
+        policy: &Policy,
+        now: Timestamp,
+        quiet_since: Option<Timestamp>,
+    ) -> Option<Timestamp> {
+        if self.retry_at.is_some() {
+            return self.retry_at; // What is due meanwhile would fail in the same way.
+        }
+        [
+            self.hard_expires_at,
+            self.soft_deadline(),
+            self.sleeps_at(policy, now, quiet_since),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn soft_deadline(&self) -> Option<Timestamp> {
+        let has_runtime = matches!(self.desired, Desired::Running | Desired::Frozen);
+        self.expires_at.filter(|_| has_runtime)
+    }
+
+    /// A step can't be done now: what is asked for is tried again, later each time.
+    fn stumble(&mut self, now: Timestamp) {
+        self.retry_at = Some(now + backoff(self.stumbles));
+        self.stumbles = self.stumbles.saturating_add(1);
+    }
+
+    /// What was asked for is reached.
+    fn settle(&mut self) {
+        self.stumbles = 0;
+        self.retry_at = None;
+    }
+}
+
+/// How long a step waits that could not be done `before` times in a row.
+fn backoff(before: u32) -> Duration {
+    use crate::limits::{RUNTIME_BACKOFF_MAX, RUNTIME_BACKOFF_MIN};
+    (RUNTIME_BACKOFF_MIN * 2_u32.pow(before.min(16))).min(RUNTIME_BACKOFF_MAX)
+}

@@ -1,0 +1,243 @@
+//! Stories of single sandboxes.
+
+use std::time::Duration;
+
+use outlive_core::{
+    id::Generation,
+    sandbox::{AutoResume, Desired, Hold, Input, Observed, Policy, Refusal, ReleaseWhy, Sandbox},
+    time::Timestamp,
+};
+
+use super::{Host, Outcome, World, policy};
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+#[test]
+fn suspend_and_wake_keep_the_generation_pause_and_resume_do_not() {
+    let policy = policy();
+    let mut world = World::running(&policy);
+    world.give(&policy, &Input::Suspend).unwrap();
+    assert_eq!(world.host, Host::Frozen);
+    assert_eq!(world.sandbox.observed, Observed::Frozen);
+    world.give(&policy, &Input::Suspend).unwrap();
+    world.give(&policy, &Input::Wake).unwrap();
+    assert_eq!(world.sandbox.generation, Generation::FIRST);
+    world
+        .give(&policy, &Input::Release(ReleaseWhy::Pause))
+        .unwrap();
+    assert_eq!(world.host, Host::None);
+    // A released sandbox sleeps deeper than a suspend asks for.
+    world.give(&policy, &Input::Suspend).unwrap();
+    world.give(&policy, &Input::Wake).unwrap();
+    assert_eq!(world.sandbox.generation, Generation(2));
+}
+
+#[test]
+fn without_auto_resume_a_call_thaws_but_does_not_replace() {
+    let policy = Policy {
+        auto_resume: AutoResume::No,
+        ..policy()
+    };
+    let mut world = World::running(&policy);
+    world.give(&policy, &Input::Suspend).unwrap();
+    world.give(&policy, &Input::Wake).unwrap();
+    assert_eq!(world.sandbox.observed, Observed::Running);
+    world
+        .give(&policy, &Input::Release(ReleaseWhy::Pause))
+        .unwrap();
+    assert_eq!(world.give(&policy, &Input::Wake), Err(Refusal::Paused));
+    world.give(&policy, &Input::Resume).unwrap();
+    assert_eq!(world.sandbox.observed, Observed::Running);
+}
+
+#[test]
+fn a_frozen_sandbox_that_is_paused_is_released() {
+    let policy = policy();
+    let mut world = World::running(&policy);
+    world.give(&policy, &Input::Suspend).unwrap();
+    world
+        .give(&policy, &Input::Release(ReleaseWhy::Pause))
+        .unwrap();
+    assert_eq!(world.host, Host::None);
+    assert_eq!(world.sandbox.why, Some(ReleaseWhy::Pause));
+}
+
+#[test]
+fn a_runtime_lost_while_frozen_waits_for_somebody_who_needs_it() {
+    let policy = policy();
+    let mut world = World::running(&policy);
+    world.give(&policy, &Input::Suspend).unwrap();
+    world.die(&policy);
+    assert_eq!(world.sandbox.desired, Desired::Released);
+    assert_eq!(world.sandbox.why, Some(ReleaseWhy::RuntimeLost));
+    world.give(&policy, &Input::Wake).unwrap();
+    assert_eq!(world.sandbox.generation, Generation(2));
+    assert_eq!(world.sandbox.why, None);
+}
+
+#[test]
+fn a_workload_that_does_not_stand_still_goes_on() {
+    let policy = policy();
+    let mut world = World::running(&policy);
+    let mut first = Some(Outcome::Fails);
+    world
+        .give_with(&policy, &Input::Suspend, &mut |_| {
+            first.take().unwrap_or(Outcome::Works)
+        })
+        .unwrap();
+    assert_eq!(world.sandbox.observed, Observed::Running);
+    assert_eq!(world.host, Host::Running);
+}
+
+#[test]
+fn nobody_there_for_long_enough_and_it_sleeps_unless_it_is_held() {
+    let policy = policy();
+    let mut world = World::running(&policy);
+    let begun = world.now;
+    let asleep = world
+        .sandbox
+        .sleeps_at(&policy, begun, Some(begun))
+        .unwrap();
+    assert_eq!(asleep, begun + seconds(900));
+    // While somebody is attached there is no such time.
+    assert_eq!(world.sandbox.sleeps_at(&policy, begun, None), None);
+    let hold = Hold {
+        id: "hold-1".to_owned(),
+        owner: "ci".to_owned(),
+        since: begun,
+        expires_at: begun + seconds(3600),
+    };
+    world.give(&policy, &Input::Hold(hold)).unwrap();
+    let asleep = world
+        .sandbox
+        .sleeps_at(&policy, begun, Some(begun))
+        .unwrap();
+    assert_eq!(asleep, begun + seconds(3600 + 900));
+    let dropped = Input::DropHold("hold-1".to_owned());
+    world.give(&policy, &dropped).unwrap();
+    assert_eq!(world.give(&policy, &dropped), Err(Refusal::NoHold));
+    assert!(world.tick(&policy, Some(begun)));
+    assert_eq!(world.now, begun + seconds(900));
+    assert_eq!(world.sandbox.observed, Observed::Frozen);
+}
+
+#[test]
+fn a_wake_gives_it_the_whole_idle_time_again() {
+    let policy = policy();
+    let mut world = World::running(&policy);
+    let begun = world.now;
+    assert!(world.tick(&policy, Some(begun)));
+    world.now = world.now + seconds(5000);
+    world.give(&policy, &Input::Wake).unwrap();
+    let asleep = world.sandbox.sleeps_at(&policy, world.now, Some(begun));
+    assert_eq!(asleep, Some(world.now + seconds(900)));
+}
+
+#[test]
+fn deadlines_count_while_it_is_frozen() {
+    let policy = Policy {
+        ttl: Some(seconds(60)),
+        hard_ttl: Some(seconds(600)),
+        ..policy()
+    };
+    let mut world = World::running(&policy);
+    let begun = world.now;
+    world.give(&policy, &Input::Suspend).unwrap();
+    assert!(world.tick(&policy, None));
+    assert_eq!(world.now, begun + seconds(60));
+    assert_eq!(world.sandbox.why, Some(ReleaseWhy::Ttl));
+    assert!(world.tick(&policy, None));
+    assert_eq!(world.now, begun + seconds(600));
+    assert!(world.removed);
+}
+
+#[test]
+fn a_sandbox_whose_time_ran_out_gets_it_anew_with_its_resume() {
+    let policy = Policy {
+        ttl: Some(seconds(60)),
+        ..policy()
+    };
+    let mut world = World::running(&policy);
+    assert!(world.tick(&policy, None));
+    assert_eq!(world.sandbox.observed, Observed::Released);
+    world.now = world.now + seconds(1000);
+    world.give(&policy, &Input::Resume).unwrap();
+    assert_eq!(world.sandbox.expires_at, Some(world.now + seconds(60)));
+    // A thaw is no resume: its deadline stays.
+    let due = world.sandbox.expires_at;
+    world.give(&policy, &Input::Suspend).unwrap();
+    world.now = world.now + seconds(10);
+    world.give(&policy, &Input::Resume).unwrap();
+    assert_eq!(world.sandbox.expires_at, due);
+    world
+        .give(&policy, &Input::Refresh(Some(seconds(7))))
+        .unwrap();
+    assert_eq!(world.sandbox.expires_at, Some(world.now + seconds(7)));
+}
+
+#[test]
+fn runtimes_that_die_young_are_replaced_later_each_time() {
+    let policy = policy();
+    let mut world = World::running(&policy);
+    let mut pauses = Vec::new();
+    for _ in 0..6 {
+        let died = world.now;
+        world.die(&policy);
+        if world.sandbox.observed != Observed::Running {
+            assert!(world.tick(&policy, None));
+        }
+        pauses.push(world.now.since(died));
+    }
+    assert_eq!(pauses[0], Duration::ZERO);
+    assert!(pauses.windows(2).all(|two| two[0] <= two[1]), "{pauses:?}");
+    assert!(pauses[5] > seconds(1), "{pauses:?}");
+    // One that lived is replaced at once.
+    world.now = world.now + seconds(3600);
+    world.die(&policy);
+    assert_eq!(world.sandbox.observed, Observed::Running);
+}
+
+#[test]
+fn as_many_holds_as_may_be_and_those_that_ended_do_not_count() {
+    let policy = policy();
+    let mut world = World::running(&policy);
+    let hold = |number: usize, at: Timestamp| {
+        Input::Hold(Hold {
+            id: format!("hold-{number}"),
+            owner: "ci".to_owned(),
+            since: at,
+            expires_at: at + seconds(60),
+        })
+    };
+    for number in 0..64 {
+        world.give(&policy, &hold(number, world.now)).unwrap();
+    }
+    let refused = world.give(&policy, &hold(64, world.now));
+    assert_eq!(refused, Err(Refusal::TooManyHolds(64)));
+    world.now = world.now + seconds(61);
+    world.give(&policy, &hold(65, world.now)).unwrap();
+    assert_eq!(world.sandbox.holds.len(), 1);
+}
+
+#[test]
+fn what_a_store_keeps_is_enough_for_the_next_server() {
+    let policy = policy();
+    let mut world = World::running(&policy);
+    world.give(&policy, &Input::Suspend).unwrap();
+    let before = world.sandbox.clone();
+    world.restart(&policy);
+    assert_eq!(world.sandbox.observed, before.observed);
+    assert_eq!(world.sandbox.generation, before.generation);
+    // One made from a fork has a disk and nothing else yet.
+    let fork = Sandbox::create_released(world.now, &policy);
+    assert_eq!(
+        (fork.desired, fork.observed),
+        (Desired::Released, Observed::Released)
+    );
+    assert_eq!(
+        fork.next_deadline(&policy, world.now, Some(world.now)),
+        None
+    );
+}
