@@ -54,6 +54,11 @@ fn main() -> ExitCode {
             "root_inside_has_no_power_over_the_agent",
             root_inside_has_no_power_over_the_agent,
         ),
+        (
+            "every_way_out_is_refused_to_root_inside",
+            every_way_out_is_refused_to_root_inside,
+        ),
+        ("a_sandbox_fits_inside", a_sandbox_fits_inside),
         ("a_terminal_has_a_name_inside", a_terminal_has_a_name_inside),
         ("a_workload_is_limited", a_workload_is_limited),
         ("a_launch_is_quick_and_small", a_launch_is_quick_and_small),
@@ -119,6 +124,56 @@ fn root_inside_has_no_power_over_the_agent() {
     assert!(sandbox.launched.isolation.journal_protected);
     assert_eq!(sandbox.launched.isolation.tier, IsolationTier::Nested);
     assert_eq!(sandbox.launched.isolation.off, Vec::<String>::new());
+}
+
+/// Seventy and more attempts by root of the workload; see `common/escape.rs`.
+fn every_way_out_is_refused_to_root_inside() {
+    let other = sandbox();
+    let sandbox = Sandbox::launch_with(RuntimeKind::Namespace, |config| {
+        bring_program(&config.directory);
+    });
+    let service = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut arguments = vec!["/escape".to_owned(), common::escape::WORD.to_owned()];
+    arguments.push(format!("port={}", service.local_addr().unwrap()));
+    for pid in [std::process::id(), sandbox.launched.keeper_pid] {
+        arguments.push(format!("pid={pid}"));
+    }
+    for path in ["", "state/agent.sock", "state/exits", "upper"] {
+        arguments.push(format!("path={}/{path}", sandbox.config.directory));
+        arguments.push(format!("path={}/{path}", other.config.directory));
+    }
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (status, output) = sandbox.run("ses-escape", &arguments);
+    let errors = sandbox.output("ses-escape", "err");
+    assert_eq!(status, ExitStatus::Code(0), "{output}\n{errors}");
+    assert!(output.contains(" 0 got through"), "{output}");
+    assert!(sandbox.keeper_lives() && other.keeper_lives());
+}
+
+/// Lays this program into the sandbox's disk.
+fn bring_program(directory: &str) {
+    use std::os::unix::fs::PermissionsExt;
+
+    let disk = std::path::Path::new(directory).join("upper/root");
+    std::fs::create_dir_all(&disk).unwrap();
+    let program = disk.join("escape");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The covers over `/proc` don't keep a sandbox of the user's own from having one.
+fn a_sandbox_fits_inside() {
+    let sandbox = sandbox();
+    let script = "unshare --user --map-root-user --pid --fork --mount --mount-proc \
+                  sh -c 'cat /proc/1/comm; mount -t tmpfs none /mnt && echo mounts; \
+                  cat /proc/kcore 2>/dev/null | head -c 1 | wc -c'";
+    let (_, output) = sandbox.run("ses-inside", &["sh", "-c", script]);
+    assert_eq!(
+        output,
+        "sh\nmounts\n0\n",
+        "{}",
+        sandbox.output("ses-inside", "err")
+    );
 }
 
 fn a_terminal_has_a_name_inside() {

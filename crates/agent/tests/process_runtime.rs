@@ -47,6 +47,10 @@ fn main() -> ExitCode {
         ("orphans_leave_no_zombies", || {
             stories::orphans_leave_no_zombies(&sandbox());
         }),
+        (
+            "a_program_gains_nothing_by_an_exec",
+            a_program_gains_nothing_by_an_exec,
+        ),
     ])
 }
 
@@ -77,4 +81,12 @@ fn a_shut_gate_opens_to_nobody(sandbox: &Sandbox) {
         )];
         assert_eq!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1));
     }
+}
+
+/// Outside of a user namespace of its own no set-user-ID program gives more, and the machine's
+/// system calls are denied as in every tier.
+fn a_program_gains_nothing_by_an_exec() {
+    let look = "grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status";
+    let (_, output) = sandbox().run("ses-exec", &["sh", "-c", look]);
+    assert_eq!(output, "NoNewPrivs:\t1\nSeccomp:\t2\n");
 }

@@ -19,6 +19,7 @@
 mod cgroups;
 mod disk;
 mod image;
+mod kernel;
 mod nested;
 mod plain;
 mod root;

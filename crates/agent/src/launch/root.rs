@@ -13,6 +13,7 @@ use rustix::{
 };
 
 use super::{
+    kernel,
     nested::Layers,
     step::{Fail, Step},
 };
@@ -62,8 +63,7 @@ pub(super) fn build(plan: &RootPlan<'_>) -> Step<()> {
     for dir in ["dev", "proc", "sys", "run", "tmp"] {
         make_dir(&format!("{root}/{dir}"))?;
     }
-    mount_proc(&format!("{root}/proc"))?;
-    mount_sys(&format!("{root}/sys"), plan.network)?;
+    kernel::show(&root, plan.network)?;
     tmpfs(
         &format!("{root}/run"),
         "0755",
@@ -74,7 +74,7 @@ pub(super) fn build(plan: &RootPlan<'_>) -> Step<()> {
 }
 
 /// Makes a directory; one that the image has stays as it is.
-fn make_dir(path: &str) -> Step<()> {
+pub(super) fn make_dir(path: &str) -> Step<()> {
     match mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
         Err(e) => Err(e).step(&format!("making {path}")),
@@ -109,7 +109,7 @@ fn overlay(lower: &str, layer: &str, at: &str) -> Step<()> {
     .step("mounting the overlay")
 }
 
-fn tmpfs(at: &str, mode: &str, flags: MountFlags) -> Step<()> {
+pub(super) fn tmpfs(at: &str, mode: &str, flags: MountFlags) -> Step<()> {
     let options = format!("mode={mode},uid={WORKLOAD_ROOT},gid={WORKLOAD_ROOT}");
     let options = super::c_string(&options)?;
     mount("tmpfs", at, "tmpfs", flags, options.as_c_str()).step(&format!("mounting {at}"))
@@ -125,21 +125,6 @@ pub(super) fn mount_proc(at: &str) -> Step<()> {
         None,
     )
     .step(&format!("mounting {at}"))
-}
-
-/// `/sys` belongs to a network namespace: in the host's we may only show the host's, and don't.
-fn mount_sys(at: &str, network: NetworkMode) -> Step<()> {
-    match network {
-        NetworkMode::Host => Ok(()),
-        NetworkMode::None => mount(
-            "sysfs",
-            at,
-            "sysfs",
-            MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY,
-            None,
-        )
-        .step("mounting /sys"),
-    }
 }
 
 fn devices(dev: &str) -> Step<()> {

@@ -49,7 +49,7 @@ pub(super) struct ChildPlan {
     /// Soft limit of open files.
     pub(super) nofile_soft: libc::rlimit,
     /// Filter of system calls.
-    pub(super) filter: Option<Vec<libc::sock_filter>>,
+    pub(super) filter: Vec<libc::sock_filter>,
     /// Working directory; none stays at the root.
     pub(super) cwd: CString,
     /// Paths to try, in order.
@@ -118,6 +118,7 @@ fn prepare(plan: &ChildPlan) -> Result<(), i32> {
         })?;
     }
     enter_namespaces(plan)?;
+    drop_power(plan)?;
     install_filter(plan)?;
     if let Some((uid, gid)) = plan.ids {
         become_user(uid, gid)?;
@@ -175,11 +176,50 @@ fn enter_namespaces(plan: &ChildPlan) -> Result<(), i32> {
     Ok(())
 }
 
-/// Needs the capabilities that come with a user namespace, so before the user changes.
-fn install_filter(plan: &ChildPlan) -> Result<(), i32> {
-    let Some(filter) = &plan.filter else {
+/// Capabilities that no program of a sandbox has a use for: they are about the machine, which
+/// isn't the sandbox's. The kernel asks for them outside of W; without them here a fault of the
+/// kernel finds less to work with.
+const NEVER: &[libc::c_int] = &[
+    16, // CAP_SYS_MODULE
+    17, // CAP_SYS_RAWIO
+    20, // CAP_SYS_PACCT
+    22, // CAP_SYS_BOOT
+    25, // CAP_SYS_TIME
+    30, // CAP_AUDIT_CONTROL
+    32, // CAP_MAC_OVERRIDE
+    33, // CAP_MAC_ADMIN
+    34, // CAP_SYSLOG
+    35, // CAP_WAKE_ALARM
+    36, // CAP_BLOCK_SUSPEND
+    37, // CAP_AUDIT_READ
+    38, // CAP_PERFMON
+    39, // CAP_BPF
+];
+
+/// In a user namespace of its own the program may gain what W gives; elsewhere, where that would
+/// be the host's, it gains nothing by an exec.
+fn drop_power(plan: &ChildPlan) -> Result<(), i32> {
+    if plan.user_namespace.is_none() {
+        // SAFETY: no memory involved.
+        check(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
         return Ok(());
-    };
+    }
+    for capability in NEVER {
+        // SAFETY: no memory involved.
+        let dropped =
+            unsafe { libc::syscall(libc::SYS_prctl, libc::PR_CAPBSET_DROP, *capability, 0, 0, 0) };
+        match check(dropped) {
+            Ok(_) | Err(libc::EINVAL) => {} // An older kernel doesn't know it.
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Needs the capabilities that come with a user namespace, or the promise to gain none, so
+/// before the user changes.
+fn install_filter(plan: &ChildPlan) -> Result<(), i32> {
+    let filter = &plan.filter;
     let program = libc::sock_fprog {
         len: u16::try_from(filter.len()).map_err(|_| libc::E2BIG)?,
         filter: filter.as_ptr().cast_mut(),

@@ -1,7 +1,8 @@
-//! System calls that no isolated workload may make: they answer `EPERM`.
+//! System calls that no workload may make, in whatever tier: they answer `EPERM`.
 //!
-//! What remains stays allowed on purpose: debuggers, package managers and sandboxes inside need
-//! `ptrace`, `mount`, `unshare` and user namespaces.
+//! They are about the machine, or parts of the kernel where faults are found again and again and
+//! that a sandbox can do without. What remains stays allowed on purpose: debuggers, package
+//! managers and sandboxes inside need `ptrace`, `mount`, `unshare` and user namespaces.
 
 /// The calls, by their numbers on this machine.
 const DENIED: &[libc::c_long] = &[
@@ -23,12 +24,14 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_settimeofday,
     libc::SYS_clock_settime,
     libc::SYS_adjtimex,
+    libc::SYS_clock_adjtime,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_iopl,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_ioperm,
     libc::SYS_acct,
     libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
     libc::SYS_syslog,
     libc::SYS_lookup_dcookie,
     libc::SYS_fanotify_init,

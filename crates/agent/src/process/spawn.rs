@@ -313,7 +313,7 @@ impl Spawner {
                     return;
                 }
                 let worker = Worker {
-                    filter: inner.is_some().then(super::filter::denied_calls),
+                    filter: super::filter::denied_calls(),
                     inner,
                     cgroups,
                     keeper,
@@ -362,7 +362,7 @@ struct Worker {
     inner: Option<Inner>,
     cgroups: WorkloadCgroups,
     keeper: KeeperClient,
-    filter: Option<Vec<libc::sock_filter>>,
+    filter: Vec<libc::sock_filter>,
     nofile_hard: Option<u64>,
 }
 
