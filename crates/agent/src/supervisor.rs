@@ -98,6 +98,7 @@ async fn supervise(inherited: Inheritance) -> anyhow::Result<()> {
     registry.open_all().context("the sessions")?;
     let listener = listen(&state).context("the link's socket")?;
     keeper.ready().context("telling the keeper")?;
+    bring_up_to_date(&keeper);
     let stop = CancellationToken::new();
     let supervisor = Supervisor {
         sandbox,
@@ -119,6 +120,22 @@ async fn supervise(inherited: Inheritance) -> anyhow::Result<()> {
         log::warn(format_args!("a link did not take its last replies"));
     }
     Ok(())
+}
+
+/// After an upgrade the keeper still runs the old executable. The new one has just proved itself,
+/// and nothing waits for an answer yet: the keeper changes now.
+fn bring_up_to_date(keeper: &KeeperClient) {
+    let changed = keeper.status().and_then(|status| {
+        if status.outdated {
+            keeper.reexec()
+        } else {
+            Ok(())
+        }
+    });
+    if let Err(error) = changed {
+        // It goes on as it was, and so does everything else; its status tells.
+        log::warn(format_args!("the keeper was not replaced: {error}"));
+    }
 }
 
 /// Changes with every start of the machine.
@@ -260,6 +277,7 @@ impl Supervisor {
             sync_us: u64::try_from(spent.as_micros()).unwrap_or(u64::MAX),
             damaged: figures.damaged(),
             supervisor_starts: keeper.supervisor_starts,
+            keeper_reexecs: keeper.reexecs,
         })
     }
 

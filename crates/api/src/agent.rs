@@ -198,10 +198,13 @@ pub enum Request {
     /// the supervisor and its keeper leave.
     #[n(12)]
     Release,
-    /// Start the supervisor anew from this executable. Answer: `Done`, then the link closes.
+    /// Start the supervisor anew from this executable. Answer: `Done`, then the link closes. The
+    /// keeper replaces itself by it, too, once the new supervisor serves; a new one that does not
+    /// get that far makes way for the old one.
     #[n(13)]
     Upgrade {
-        /// Absolute path, as the server sees it; it may be gone right after the answer.
+        /// Where the supervisor finds it: a path from its state directory, or an absolute one. It
+        /// may be gone right after the answer.
         #[n(0)]
         path: String,
     },
@@ -346,4 +349,8 @@ pub struct Health {
     /// How often the keeper had to start a supervisor.
     #[n(6)]
     pub supervisor_starts: u64,
+    /// How often the keeper replaced itself by a newer executable.
+    #[n(7)]
+    #[cbor(default)]
+    pub keeper_reexecs: u32,
 }

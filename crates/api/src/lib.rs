@@ -17,4 +17,5 @@ pub mod session;
 pub mod signal;
 pub mod spec;
 pub mod time;
+pub mod upgrade;
 pub mod ws;

@@ -3,7 +3,7 @@
 //! ```text
 //!  request id ► panics ► ─┬─ /healthz /readyz /metadata            no key
 //!                         └─ key ► role ► rate ─┬─ /api/v1/sandboxes, …/sessions
-//!                                               └─ /v1/keys
+//!                                               └─ /v1/keys, /v1/upgrade
 //! ```
 
 use std::{any::Any, collections::BTreeMap, sync::Arc};
@@ -34,6 +34,7 @@ use crate::{
     metrics::{self, Metrics, count_calls},
     openapi,
     sandboxes::{Engine, rest},
+    upgrade::{self, Upgrades},
 };
 
 /// All routes of a server.
@@ -43,6 +44,7 @@ pub(crate) fn app(
     keys: Keys,
     supervised: Arc<Supervised>,
     metrics: Arc<Metrics>,
+    upgrades: Upgrades,
 ) -> Router {
     let keyed = Router::new()
         .nest(
@@ -51,6 +53,7 @@ pub(crate) fn app(
         )
         .merge(supervised::router(supervised))
         .nest("/v1/keys", keys::router().with_state(keys))
+        .nest("/v1/upgrade", upgrade::router().with_state(upgrades))
         .layer(from_fn_with_state(auth, require_key));
     Router::new()
         .merge(keyed)

@@ -23,6 +23,7 @@ use crate::{
     runtime::fake::{FakeHost, FakeRuntime},
     sandboxes::Engine,
     store::{Owner, Store, sqlite::SqliteStore},
+    upgrade::Upgrades,
 };
 
 struct House {
@@ -84,7 +85,14 @@ impl House {
         };
         Self {
             _host: host,
-            app: app(engine, Arc::clone(&auth), keys, supervised, Arc::default()),
+            app: app(
+                engine.clone(),
+                Arc::clone(&auth),
+                keys,
+                supervised,
+                Arc::default(),
+                Upgrades::new(engine, std::env::current_exe().unwrap()),
+            ),
             auth,
         }
     }
@@ -485,4 +493,66 @@ async fn a_tenant_that_hurries_is_told_when_to_come_again() {
         (StatusCode::TOO_MANY_REQUESTS, "quota_exceeded")
     );
     assert_eq!(last.headers[header::RETRY_AFTER], "1");
+}
+
+#[tokio::test]
+async fn only_an_admin_upgrades_and_only_to_an_executable() {
+    let house = House::open(1000).await;
+    let member = house.key("acme", Role::Member).await;
+    let admin = house.key("operators", Role::Admin).await;
+    let id = house.create(&member).await;
+    let refused = [
+        (&member, json!({}), StatusCode::FORBIDDEN, "only admins"),
+        (
+            &admin,
+            json!({ "agent": "agent" }),
+            StatusCode::BAD_REQUEST,
+            "absolute",
+        ),
+        (
+            &admin,
+            json!({ "agent": "/nowhere/agent" }),
+            StatusCode::BAD_REQUEST,
+            "/nowhere/agent",
+        ),
+        (
+            &admin,
+            json!({ "agent": "/" }),
+            StatusCode::BAD_REQUEST,
+            "not an executable",
+        ),
+        (
+            &admin,
+            json!({ "agent": "/etc/passwd" }),
+            StatusCode::BAD_REQUEST,
+            "ELF",
+        ),
+        (
+            &admin,
+            json!({ "sandboxes": ["sbx-none"] }),
+            StatusCode::NOT_FOUND,
+            "sbx-none",
+        ),
+        (
+            &admin,
+            json!({ "sandboxes": 3 }),
+            StatusCode::BAD_REQUEST,
+            "",
+        ),
+    ];
+    for (key, body, status, says) in refused {
+        let answer = house.ask(Method::POST, "/v1/upgrade", key, body).await;
+        assert_eq!(answer.status, status, "{}", answer.body);
+        let message = answer.body["error"]["message"].as_str().unwrap();
+        assert!(message.contains(says), "{message}");
+    }
+    // This runtime says no, and the answer says so of this sandbox of another owner.
+    let body = json!({ "sandboxes": [id] });
+    let answer = house.ask(Method::POST, "/v1/upgrade", &admin, body).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    let told = &answer.data()["sandboxes"];
+    assert_eq!(told.as_array().unwrap().len(), 1);
+    assert_eq!(told[0]["sandbox_id"], id.as_str());
+    assert_eq!(told[0]["upgraded"], false);
+    assert!(told[0]["reason"].is_string());
 }

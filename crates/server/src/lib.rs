@@ -30,6 +30,7 @@ mod sandboxes;
 pub mod serve;
 pub mod sessions;
 mod store;
+mod upgrade;
 
 pub use self::{
     config::{Config, RuntimeChoice, TenantLimits},

@@ -75,6 +75,18 @@ pub(crate) const TTL_SECONDS_MAX: u64 = 100 * 365 * 24 * 3600;
 /// How long a supervisor may take to answer a question that its files can answer, too.
 pub(crate) const READ_ANSWER_MAX: Duration = Duration::from_secs(10);
 
+/// How long a supervisor that is replaced by another executable may take to serve again.
+pub(crate) const UPGRADE_MAX: Duration = Duration::from_secs(15);
+
+/// Runtimes that are upgraded at one time.
+pub(crate) const UPGRADES_AT_ONCE: usize = 4;
+
+/// Sandboxes that one upgrade names at most.
+pub(crate) const UPGRADE_NAMES_MAX: usize = 10_000;
+
+/// Largest executable of an agent, bytes.
+pub(crate) const AGENT_BYTES_MAX: u64 = 512 * 1024 * 1024;
+
 /// How long a supervisor may take to give its figures.
 pub(crate) const CENSUS_ANSWER_MAX: Duration = Duration::from_secs(1);
 

@@ -42,6 +42,7 @@ use crate::dialect::supervised;
         described::create_sandbox, described::list_sandboxes, described::get_sandbox, described::update_sandbox, described::delete_sandbox,
         described::sandbox_status, described::pause_sandbox, described::resume_sandbox, described::refresh_sandbox,
         described::create_key, described::list_keys, described::revoke_key,
+        described::upgrade_sandboxes,
         described::metadata, described::healthz, described::readyz, described::metrics,
     ),
     components(schemas(ErrorEnvelope, ClientMessage, ServerMessage)),
@@ -135,6 +136,6 @@ mod tests {
                 assert!(open || errors, "{method} {path}");
             }
         }
-        assert_eq!(names.len(), 14 + 16);
+        assert_eq!(names.len(), 14 + 17);
     }
 }

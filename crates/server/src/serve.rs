@@ -27,6 +27,7 @@ use crate::{
     runtime::{LauncherRuntime, Places, Runtime},
     sandboxes::Engine,
     store::{Owner, Store, StoreError, sqlite::SqliteStore},
+    upgrade::Upgrades,
 };
 
 /// A server could not start.
@@ -93,8 +94,11 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     let data = DataDir::open(&config.data)?;
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&data.path().join("outlive.db")).await?);
     let places = Places::new(data.path());
-    let runtime: Arc<dyn Runtime> =
-        Arc::new(LauncherRuntime::new(agent, places.clone(), config.runtime));
+    let runtime: Arc<dyn Runtime> = Arc::new(LauncherRuntime::new(
+        agent.clone(),
+        places.clone(),
+        config.runtime,
+    ));
     let auth = Arc::new(Auth::new(
         Arc::clone(&store),
         Rates::new(config.tenant.requests_per_second_max),
@@ -111,12 +115,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
         config.tenant.sandboxes_max,
     );
     let found = engine.take_up().await?;
-    let listener = TcpListener::bind(config.listen)
-        .await
-        .map_err(|source| ServeError::Listen {
-            address: config.listen,
-            source,
-        })?;
+    let listener = listen(config.listen).await?;
     let address = listener.local_addr()?;
     let expiring =
         tokio_util::task::AbortOnDropHandle::new(tasks.spawn(Arc::clone(&auth).expire()));
@@ -128,12 +127,14 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
         stop.clone(),
         connections.clone(),
     );
+    let upgrades = Upgrades::new(engine.clone(), agent);
     let app = app(
         engine,
         Arc::clone(&auth),
         Keys { auth, store },
         supervised,
         metrics,
+        upgrades,
     );
     let accepting = accept(listener, app, stop.clone(), connections.clone());
     data.write_endpoint(&format!("http://{address}"))?;
@@ -153,6 +154,12 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     }
     tracing::info!("stopped; sandboxes go on");
     Ok(())
+}
+
+async fn listen(address: std::net::SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| ServeError::Listen { address, source })
 }
 
 /// The key in `admin.token` is valid afterwards.

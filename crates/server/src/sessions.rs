@@ -86,6 +86,7 @@ impl Census {
         sum.sync_us += health.sync_us;
         sum.damaged += health.damaged;
         sum.supervisor_starts += health.supervisor_starts;
+        sum.keeper_reexecs += health.keeper_reexecs;
     }
 }
 

@@ -8,7 +8,10 @@ use std::{
 
 use rustix::net::sockopt;
 
-use super::wire::{Answer, Ask, ExitRecord, KeeperStatus, Label, receive, send};
+use super::{
+    handover::VERSION as HANDOVER_VERSION,
+    wire::{Answer, Ask, ExitRecord, KeeperStatus, Label, receive, send},
+};
 use crate::{
     limits::{KEEPER_ANSWER_MAX, KEEPER_BATCH_MAX, KEEPER_MESSAGE_BYTES_MAX},
     log, sys,
@@ -135,7 +138,12 @@ impl KeeperClient {
 
     /// Has the keeper replace itself by the newest executable.
     pub fn reexec(&self) -> Result<(), KeeperError> {
-        self.done(&Ask::Reexec, &[])
+        self.done(
+            &Ask::Reexec {
+                reads: HANDOVER_VERSION,
+            },
+            &[],
+        )
     }
 
     /// Says that the runtime ends: exit after this, and the keeper exits too.

@@ -19,7 +19,7 @@ use crate::sys;
 /// Name of the variable that tells a keeper where its state is.
 const HANDOVER_ENV: &str = "OUTLIVE_HANDOVER_FD";
 /// Version of this format. A keeper reads its own and older ones.
-const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 /// `argv[0]` of a keeper.
 pub const KEEPER_TITLE: &str = "outlive-keeper";
 

@@ -15,7 +15,7 @@ use rustix::{
 };
 
 use super::{
-    handover::{Handover, Place, SupervisorHandover, is_sealed, sealed_copy},
+    handover::{Handover, Place, SupervisorHandover, VERSION, is_sealed, sealed_copy},
     store::{Exits, Store},
     wire::{Answer, Ask, ExitRecord, KeeperStatus, receive, send},
 };
@@ -76,6 +76,8 @@ struct Keeper {
     crashes: u32,
     starts: u64,
     reexecs: u32,
+    /// This program is older than `exe`.
+    outdated: bool,
     leaving: bool,
     init_pid: Option<u32>,
     signals: OwnedFd,
@@ -116,6 +118,7 @@ impl Keeper {
             crashes: from.crashes,
             starts: from.starts,
             reexecs: from.reexecs,
+            outdated: false,
             leaving: from.leaving,
             init_pid: from.init_pid,
             signals: sys::block_signals_into_fd()?,
@@ -158,7 +161,7 @@ impl Keeper {
             exe: self.exe.as_raw_fd(),
             sandbox: self.sandbox.clone(),
             place: self.place,
-            version: 1,
+            version: VERSION,
         }
     }
 
@@ -269,6 +272,8 @@ impl Keeper {
         {
             log("going back to the executable before the upgrade");
             self.exe = previous;
+            // The keeper replaces itself only once the new one proved itself.
+            self.outdated = false;
             self.crashes = 0;
             self.start_at = sys::boot_clock();
             return;
@@ -356,7 +361,7 @@ impl Keeper {
                 let (labels, fds, next) = self.store.page(from);
                 (Answer::Page { labels, next }, fds)
             }
-            Ok(Some((Ask::Reexec, _))) => {
+            Ok(Some((Ask::Reexec { reads }, _))) if reads >= VERSION => {
                 self.put_socket(socket);
                 self.reexec();
                 return;
@@ -405,6 +410,7 @@ impl Keeper {
                 let exe = fds.into_iter().next().ok_or("no executable came along")?;
                 let exe = sealed_copy(exe.as_fd()).map_err(|e| e.to_string())?;
                 self.previous_exe = Some(std::mem::replace(&mut self.exe, exe));
+                self.outdated = true;
             }
             Ask::Leave => self.leaving = true,
             Ask::Status => {
@@ -412,9 +418,16 @@ impl Keeper {
                     kept: u32::try_from(self.store.len()).unwrap_or(u32::MAX),
                     supervisor_starts: self.starts,
                     reexecs: self.reexecs,
+                    outdated: self.outdated,
                 }));
             }
-            Ask::Get { .. } | Ask::Reexec => return Err("asked in the wrong place".to_owned()),
+            // It would end as it starts, and the runtime with it.
+            Ask::Reexec { reads } => {
+                return Err(format!(
+                    "the new executable reads handovers up to version {reads}, this keeper writes {VERSION}"
+                ));
+            }
+            Ask::Get { .. } => return Err("asked in the wrong place".to_owned()),
         }
         Ok(Answer::Done)
     }

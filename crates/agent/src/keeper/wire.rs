@@ -63,7 +63,11 @@ pub(super) enum Ask {
     Upgrade,
     /// The keeper replaces itself by the newest executable. Answer: `Done`, from the new one.
     #[n(6)]
-    Reexec,
+    Reexec {
+        /// Newest version of a handover that the new one reads; who asks runs the same executable.
+        #[n(0)]
+        reads: u32,
+    },
     /// The runtime ends: once this supervisor left, the keeper leaves. Answer: `Done`.
     #[n(7)]
     Leave,
@@ -118,6 +122,10 @@ pub struct KeeperStatus {
     /// How often the keeper replaced itself.
     #[n(2)]
     pub reexecs: u32,
+    /// Whether the keeper still runs an older executable than the one it starts supervisors from.
+    #[n(3)]
+    #[cbor(default)]
+    pub outdated: bool,
 }
 
 /// How a process ended that the keeper reaped.

@@ -14,6 +14,7 @@ pub mod sandbox;
 pub mod serve;
 pub mod session;
 pub mod spec;
+pub mod upgrade;
 
 /// Sessions that outlive the client.
 ///
@@ -158,6 +159,13 @@ pub enum Command {
         after_help = "Example:\n  outlive key create --owner team-a"
     )]
     Key(key::Key),
+
+    /// Replace keeper and supervisor of running sandboxes, whose processes go on (needs an admin's
+    /// key).
+    #[command(
+        after_help = "Example:\n  outlive upgrade --all\n  outlive upgrade --agent ./outlive-agent sbx-0a1b2c3d-4e5"
+    )]
+    Upgrade(upgrade::Upgrade),
 
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  outlive completions bash > /etc/bash_completion.d/outlive")]

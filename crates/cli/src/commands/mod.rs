@@ -15,6 +15,7 @@ pub mod run;
 pub mod sandbox;
 pub mod serve;
 pub mod session;
+pub mod upgrade;
 
 /// What every command that talks to a server has.
 #[derive(Debug)]
@@ -55,6 +56,7 @@ pub async fn run(cli: Cli) -> Result<u8> {
         }
         Command::Sandbox(command) => sandbox::run(&Context::new(&global)?, command).await,
         Command::Key(command) => key::run(&Context::new(&global)?, command).await,
+        Command::Upgrade(args) => upgrade::run(&Context::new(&global)?, &args).await,
     };
     done.map(|()| 0)
 }

@@ -58,6 +58,19 @@ pub(crate) struct Agent {
 /// The sandbox's variables as they should be; every new link tells them first.
 type Env = Arc<Mutex<BTreeMap<String, String>>>;
 
+/// See [`Agent::changes`].
+#[derive(Debug)]
+pub(crate) struct Changes {
+    state: watch::Receiver<State>,
+}
+
+impl Changes {
+    /// Returns once something changed since this was made, or since the last time.
+    pub(crate) async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
+        self.state.changed().await
+    }
+}
+
 #[derive(Debug, Clone)]
 enum State {
     /// The supervisor is away.
@@ -110,6 +123,13 @@ impl Agent {
     /// Who answers, once somebody does.
     pub(crate) async fn welcome(&self, within: std::time::Duration) -> Result<Welcome, NoAnswer> {
         Ok(self.link(Instant::now() + within).await?.welcome().clone())
+    }
+
+    /// Moves when the link is lost, and when there is another.
+    pub(crate) fn changes(&self) -> Changes {
+        let mut state = self.state.clone();
+        state.mark_unchanged();
+        Changes { state }
     }
 
     /// Its keeper.

@@ -17,3 +17,4 @@ pub(crate) mod offline;
 pub(crate) mod tails;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod upgrade;

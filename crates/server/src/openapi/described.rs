@@ -9,6 +9,7 @@ use outlive_api::{
         CreateSandbox, CreatedSandbox, Health, Message, Metadata, PausedSandbox, RefreshSandbox,
         RefreshedSandbox, ResumedSandbox, Sandbox, SandboxList, SandboxStatusAnswer, UpdateSandbox,
     },
+    upgrade::{UpgradeSandboxes, UpgradedSandboxes},
 };
 
 /// Makes a sandbox from a template.
@@ -186,6 +187,21 @@ pub(super) fn list_keys() {}
     ),
 )]
 pub(super) fn revoke_key() {}
+
+/// Starts keeper and supervisor of running sandboxes anew from another agent, under the processes
+/// that go on.
+#[utoipa::path(
+    post,
+    path = "/v1/upgrade",
+    operation_id = "upgradeSandboxes",
+    tag = "server",
+    request_body = UpgradeSandboxes,
+    responses(
+        (status = 200, description = "What became of each", body = Success<UpgradedSandboxes>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn upgrade_sandboxes() {}
 
 /// How to talk to this server.
 #[utoipa::path(

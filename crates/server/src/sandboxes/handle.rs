@@ -80,6 +80,16 @@ impl Sandbox {
         Arc::clone(&self.snapshot.borrow().record)
     }
 
+    /// The runtime that runs it, when one does.
+    pub(crate) fn agent(&self) -> Option<Arc<Agent>> {
+        self.snapshot.borrow().agent.clone()
+    }
+
+    /// Where it lies.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// Keeps the disk only.
     pub(crate) async fn pause(&self) -> Result<(), CallError> {
         self.ask(Command::Pause).await

@@ -203,8 +203,8 @@ impl Engine {
             .ok_or(CallError::NoSandbox)
     }
 
-    #[cfg(test)]
-    fn all(&self) -> Vec<Arc<Sandbox>> {
+    /// All of them, of every owner.
+    pub(crate) fn all(&self) -> Vec<Arc<Sandbox>> {
         self.shared
             .sandboxes
             .read()
@@ -263,11 +263,7 @@ impl Sandboxes for Engine {
 
     fn census(&self) -> Answer<'_, Census> {
         Box::pin(async move {
-            let all: Vec<Arc<Sandbox>> = {
-                let sandboxes = self.shared.sandboxes.read();
-                let sandboxes = sandboxes.unwrap_or_else(PoisonError::into_inner);
-                sandboxes.values().cloned().collect()
-            };
+            let all = self.all();
             let mut census = Census::default();
             // All at once, so that the slowest few don't hide the others.
             let mut counts: FuturesUnordered<_> = all.iter().map(|one| one.count()).collect();
