@@ -217,7 +217,7 @@ fn a_launch_is_quick_and_small() {
         millis.push(took.as_secs_f64() * 1000.0);
         kib = pss_kib(&sandbox);
     }
-    println!("first launches with a new image: {millis:.1?} ms; idle PSS {kib} KiB");
+    println!("first launches: {millis:.1?} ms; idle PSS {kib} KiB");
     assert!(kib < 5 * 1024, "{kib} KiB");
 }
 

@@ -18,7 +18,8 @@ pub struct LaunchConfig {
     /// Which runtime of it.
     #[n(1)]
     pub generation: Generation,
-    /// The sandbox's directory on the host, absolute: `state/`, `upper/`, `work/` lie in it.
+    /// The sandbox's directory on the host, absolute: `state/`, `own/`, `upper/`, `work/` lie in
+    /// it.
     #[n(2)]
     pub directory: String,
     /// How far its processes are kept apart.
@@ -92,10 +93,16 @@ impl IdRange {
 pub enum Image {
     /// The host's `/usr`, a generated `/etc`, and nothing else of the host.
     #[n(0)]
-    Host,
-    /// An extracted root file system, absolute path on the host.
+    Host {
+        /// The generated layer, absolute path on the host; [`RuntimeKind::Process`] needs none.
+        #[n(0)]
+        #[cbor(default)]
+        layer: String,
+    },
+    /// Extracted layers of a root file system, topmost first, absolute paths on the host. Their
+    /// whiteouts are overlayfs's own.
     #[n(1)]
-    Rootfs(#[n(0)] String),
+    Layers(#[n(0)] Vec<String>),
 }
 
 /// What the network namespace reaches.

@@ -4,6 +4,7 @@
 //! DIR/lock         held by the server that uses the directory
 //! DIR/outlive.db   the store
 //! DIR/sandboxes/   one directory a sandbox
+//! DIR/images/      layers of root file systems (see [`crate::images`])
 //! DIR/admin.token  a key for the operator, 0600
 //! DIR/endpoint     the base URL; written last, so whoever sees it can call
 //! ```

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  app: routes, keys, limits ─► dialect ─► sessions (border) ─► sandboxes ─┬─► store
-//!                                                                          ├─► runtime
+//!                                                                          ├─► runtime ─► images
 //!                                                                          └─► agents
 //! ```
 
@@ -19,6 +19,7 @@ pub mod config;
 mod data;
 pub mod dialect;
 pub mod http;
+mod images;
 mod keys;
 pub mod limits;
 mod listen;

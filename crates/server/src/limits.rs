@@ -203,3 +203,6 @@ pub(crate) const STARTING_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// How long a follower whose journal can't be read waits to hear that its session was deleted.
 pub(crate) const DELETION_NEWS_MAX: Duration = Duration::from_millis(500);
+
+/// Largest file of the host's `/etc` that becomes part of the image `host`, bytes.
+pub(crate) const HOST_FILE_BYTES_MAX: u64 = 4 << 20;

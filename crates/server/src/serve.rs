@@ -3,7 +3,7 @@
 //! It ends on SIGTERM or SIGINT: no new connections, open streams are told, and after a few
 //! seconds the process leaves. Sandboxes stay: their keepers are nobody's children.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use outlive_api::keys::Role;
 use tokio::{
@@ -19,6 +19,7 @@ use crate::{
     config::Config,
     data::{DataDir, DataError},
     dialect::supervised::Supervised,
+    images::{HostLayers, ImagesDir},
     keys::Keys,
     limits::SHUTDOWN_MAX,
     listen::accept,
@@ -39,6 +40,9 @@ pub enum ServeError {
     /// Its store can't be used.
     #[error("{0}")]
     Store(String),
+    /// Its images can't be used.
+    #[error("{0}")]
+    Images(String),
     /// The agent's binary is not there.
     #[error("the agent's binary is not usable: {0}")]
     Agent(String),
@@ -94,9 +98,13 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     let data = DataDir::open(&config.data)?;
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&data.path().join("outlive.db")).await?);
     let places = Places::new(data.path());
+    let images =
+        ImagesDir::open(data.path()).map_err(|error| ServeError::Images(error.to_string()))?;
+    let host = Arc::new(HostLayers::new(Arc::new(images), PathBuf::from("/")));
     let runtime: Arc<dyn Runtime> = Arc::new(LauncherRuntime::new(
         agent.clone(),
         places.clone(),
+        host,
         config.runtime,
     ));
     let auth = Arc::new(Auth::new(
@@ -143,6 +151,13 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     accepting.await;
     drop(expiring);
     data.remove_endpoint()?;
+    wait_for(&connections, &tasks).await;
+    tracing::info!("stopped; sandboxes go on");
+    Ok(())
+}
+
+/// Waits for what is going on, for a while.
+async fn wait_for(connections: &TaskTracker, tasks: &TaskTracker) {
     connections.close();
     tasks.close();
     let ended = async {
@@ -152,8 +167,6 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     if timeout(SHUTDOWN_MAX, ended).await.is_err() {
         tracing::info!("some connections did not end in time");
     }
-    tracing::info!("stopped; sandboxes go on");
-    Ok(())
 }
 
 async fn listen(address: std::net::SocketAddr) -> Result<TcpListener, ServeError> {

@@ -3,7 +3,7 @@
 //! ```text
 //!   DIRECTORY/          agent's, 0700
 //!     state/            agent's, 0700: socket, journals, exits, keeper.pid, agent.log
-//!     lower/            generated image, root's
+//!     own/              what the image says differently for this sandbox, root's
 //!     upper/{root,usr}  the workload's changes
 //!     work/{root,usr}   overlayfs's own
 //!     files/            working directory in the `process` runtime

@@ -73,8 +73,8 @@ pub(super) fn show(root: &str, network: NetworkMode) -> Step<()> {
     let proc = format!("{root}/proc");
     let sys = format!("{root}/sys");
     tmpfs(&proc, "0700", FLAGS)?;
-    make_dir(&format!("{proc}/proc"))?;
-    make_dir(&format!("{proc}/sys"))?;
+    make_dir(&format!("{proc}/proc"), 0o555)?;
+    make_dir(&format!("{proc}/sys"), 0o555)?;
     mount_proc(&format!("{proc}/proc"))?;
     // A sysfs belongs to a network namespace: in the host's we could only show the host's.
     if network != NetworkMode::Host {

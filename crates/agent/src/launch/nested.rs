@@ -34,8 +34,8 @@ const WORKLOAD_IDS: u32 = 65_536;
 pub(super) struct Layers {
     /// The sandbox's directory, for `upper` and `work`.
     pub(super) disk: OwnedFd,
-    /// Root of the image.
-    pub(super) lower: OwnedFd,
+    /// Read-only layers of the root, topmost first.
+    pub(super) lowers: Vec<OwnedFd>,
     /// `/usr` of the image `host`.
     pub(super) usr: Option<OwnedFd>,
 }
@@ -104,25 +104,34 @@ fn layers(
     let config = ground.config;
     let userns = user_namespace(ids.first + 1)?;
     let disk = detach(sandbox.as_fd(), "", OpenTreeFlags::AT_EMPTY_PATH)?;
-    let (lower, usr) = match &config.image {
-        Image::Host => {
-            image::generate(sandbox.as_fd(), config)?;
-            let lower = detach(sandbox.as_fd(), "lower", OpenTreeFlags::empty())?;
-            let usr = detach(CWD, "/usr", OpenTreeFlags::empty())?;
-            (lower, Some(usr))
+    image::write_own(sandbox.as_fd(), config)?;
+    let mut lowers = vec![detach(sandbox.as_fd(), "own", OpenTreeFlags::empty())?];
+    let usr = match &config.image {
+        Image::Host { layer } => {
+            lowers.push(detach(CWD, layer, OpenTreeFlags::empty())?);
+            Some(detach(CWD, "/usr", OpenTreeFlags::empty())?)
         }
-        Image::Rootfs(path) => (detach(CWD, path, OpenTreeFlags::empty())?, None),
+        Image::Layers(layers) => {
+            for layer in layers {
+                lowers.push(detach(CWD, layer, OpenTreeFlags::empty())?);
+            }
+            None
+        }
     };
-    for (layer, what) in [(Some(&lower), "the image"), (usr.as_ref(), "/usr")] {
-        let Some(layer) = layer else { continue };
+    let mut said = false;
+    for layer in lowers.iter().chain(&usr) {
         match sys::idmap_mount(layer.as_fd(), userns.as_fd()) {
             Ok(()) => {}
-            Err(e) => off.push(format!(
-                "idmapped mount: {e}; files of {what} belong to nobody inside"
-            )),
+            Err(_) if said => {}
+            Err(e) => {
+                said = true;
+                off.push(format!(
+                    "idmapped mount: {e}; files of the image belong to nobody inside"
+                ));
+            }
         }
     }
-    Ok(Layers { disk, lower, usr })
+    Ok(Layers { disk, lowers, usr })
 }
 
 fn detach(dir: BorrowedFd<'_>, path: &str, flags: OpenTreeFlags) -> Step<OwnedFd> {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use outlive_api::launch::NetworkMode;
 use rustix::{
-    fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat},
+    fs::{CWD, Mode, OFlags, chmod, mkdirat, openat, symlinkat},
     mount::{
         MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags, mount, mount_bind,
         mount_change, move_mount, unmount,
@@ -15,7 +15,7 @@ use rustix::{
 use super::{
     kernel,
     nested::Layers,
-    step::{Fail, Step},
+    step::{Fail, Step, failure},
 };
 use crate::sys;
 
@@ -49,19 +49,32 @@ pub(super) fn build(plan: &RootPlan<'_>) -> Step<()> {
     )
     .step("keeping the workload's mounts to itself")?;
     tmpfs(SCAFFOLD, "0755", MountFlags::NOSUID | MountFlags::NODEV)?;
-    for dir in ["disk", "lower", "usr", "root"] {
-        make_dir(&format!("{SCAFFOLD}/{dir}"))?;
+    for dir in ["disk", "usr", "root"] {
+        make_dir(&format!("{SCAFFOLD}/{dir}"), 0o755)?;
     }
     attach(&plan.layers.disk, "disk")?;
-    attach(&plan.layers.lower, "lower")?;
-    overlay("lower", "root", "root")?;
+    let mut names = Vec::with_capacity(plan.layers.lowers.len());
+    for (number, layer) in plan.layers.lowers.iter().enumerate() {
+        // Short, because all names together must fit into one page of mount options.
+        let name = format!("{number:x}");
+        make_dir(&format!("{SCAFFOLD}/{name}"), 0o755)?;
+        attach(layer, &name)?;
+        names.push(name);
+    }
+    overlay(&names, "root", "root")?;
     if let Some(usr) = &plan.layers.usr {
         attach(usr, "usr")?;
-        overlay("usr", "usr", "root/usr")?;
+        overlay(&["usr".to_owned()], "usr", "root/usr")?;
     }
     let root = format!("{SCAFFOLD}/root");
-    for dir in ["dev", "proc", "sys", "run", "tmp"] {
-        make_dir(&format!("{root}/{dir}"))?;
+    for (dir, mode) in [
+        ("dev", 0o755),
+        ("proc", 0o555),
+        ("sys", 0o555),
+        ("run", 0o755),
+        ("tmp", 0o1777),
+    ] {
+        mount_point(&root, dir, mode)?;
     }
     kernel::show(&root, plan.network)?;
     tmpfs(
@@ -73,11 +86,34 @@ pub(super) fn build(plan: &RootPlan<'_>) -> Step<()> {
     enter(&root)
 }
 
-/// Makes a directory; one that the image has stays as it is.
-pub(super) fn make_dir(path: &str) -> Step<()> {
-    match mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
-        Err(e) => Err(e).step(&format!("making {path}")),
+/// Makes a directory; one that is there stays as it is.
+pub(super) fn make_dir(path: &str, mode: u32) -> Step<()> {
+    let step = format!("making {path}");
+    match mkdirat(CWD, path, Mode::from_raw_mode(mode)) {
+        // The mask of this process doesn't count.
+        Ok(()) => chmod(path, Mode::from_raw_mode(mode)).step(&step),
+        Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(e) => Err(e).step(&step),
+    }
+}
+
+/// A directory of the root that something is mounted on. An image or a workload may have put a
+/// link there, which would lead the mount away from the root.
+fn mount_point(root: &str, name: &str, mode: u32) -> Step<()> {
+    let path = format!("{root}/{name}");
+    make_dir(&path, mode)?;
+    match openat(
+        CWD,
+        &path,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) {
+        Ok(_dir) => Ok(()),
+        Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => Err(failure(
+            "preparing the root",
+            &format!("/{name} of the image or of the sandbox's disk is not a directory"),
+        )),
+        Err(e) => Err(e).step(&format!("opening /{name} of the image")),
     }
 }
 
@@ -92,11 +128,16 @@ fn attach(tree: &OwnedFd, name: &str) -> Step<()> {
     .step("attaching a part of the image")
 }
 
-/// Mounts an overlay of `lower` and the disk's layer of this name.
-fn overlay(lower: &str, layer: &str, at: &str) -> Step<()> {
+/// Mounts an overlay of these lower layers, topmost first, and the disk's layer of this name.
+fn overlay(lowers: &[String], layer: &str, at: &str) -> Step<()> {
+    let lowers: Vec<String> = lowers
+        .iter()
+        .map(|name| format!("{SCAFFOLD}/{name}"))
+        .collect();
     let options = format!(
-        "lowerdir={SCAFFOLD}/{lower},upperdir={SCAFFOLD}/disk/upper/{layer},\
-         workdir={SCAFFOLD}/disk/work/{layer},userxattr"
+        "lowerdir={},upperdir={SCAFFOLD}/disk/upper/{layer},\
+         workdir={SCAFFOLD}/disk/work/{layer},userxattr",
+        lowers.join(":")
     );
     let options = super::c_string(&options)?;
     mount(
@@ -144,7 +185,7 @@ fn devices(dev: &str) -> Step<()> {
         symlinkat(*target, CWD, format!("{dev}/{name}")).step(&format!("linking /dev/{name}"))?;
     }
     for dir in ["pts", "shm", "mqueue"] {
-        make_dir(&format!("{dev}/{dir}"))?;
+        make_dir(&format!("{dev}/{dir}"), 0o755)?;
     }
     let options = format!("newinstance,ptmxmode=0666,mode=0620,gid={WORKLOAD_TTY}");
     let options = super::c_string(&options)?;

@@ -40,11 +40,3 @@ pub(super) fn failure(step: &str, message: &str) -> LaunchFailure {
         unsupported: false,
     }
 }
-
-/// The host lacks what was asked for.
-pub(super) fn unsupported(step: &str, message: &str) -> LaunchFailure {
-    LaunchFailure {
-        unsupported: true,
-        ..failure(step, message)
-    }
-}

@@ -10,6 +10,7 @@
 
 pub mod escape;
 pub mod fixture;
+pub mod image;
 pub mod sandbox;
 pub mod stories;
 

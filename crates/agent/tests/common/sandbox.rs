@@ -17,7 +17,10 @@ use outlive_core::{
     id::{Generation, SandboxId},
 };
 
-use super::fixture::{Did, Do, receive, send};
+use super::{
+    fixture::{Did, Do, receive, send},
+    image,
+};
 
 /// Slots far from those a server of this machine would use.
 static SLOT: AtomicU16 = AtomicU16::new(0);
@@ -38,7 +41,9 @@ pub fn config(kind: RuntimeKind, directory: &Path) -> LaunchConfig {
         directory: directory.to_str().unwrap().to_owned(),
         runtime: kind,
         ids: IdRange::of_slot(20_000 + slot),
-        image: Image::Host,
+        image: Image::Host {
+            layer: image::host(kind, directory),
+        },
         network: NetworkMode::None,
         hostname: "box".to_owned(),
         env: BTreeMap::new(),

@@ -137,7 +137,9 @@ impl Sandbox {
             directory: directory.path().to_str().unwrap().to_owned(),
             runtime: RuntimeKind::Process,
             ids: None,
-            image: Image::Host,
+            image: Image::Host {
+                layer: String::new(),
+            },
             network: NetworkMode::Host,
             hostname: String::new(),
             env: BTreeMap::from([

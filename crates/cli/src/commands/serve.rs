@@ -43,9 +43,10 @@ fn explain(error: &ServeError) -> Failure {
             "build it with `cargo build --release`, or name it with --agent or OUTLIVE_AGENT"
         }
         ServeError::Listen { .. } => "use another address with --listen; port 0 picks a free one",
-        ServeError::Store(_) | ServeError::Process(_) | ServeError::Key(_) => {
-            "the log above says more; --log debug says most"
-        }
+        ServeError::Store(_)
+        | ServeError::Images(_)
+        | ServeError::Process(_)
+        | ServeError::Key(_) => "the log above says more; --log debug says most",
     };
     Failure::new("serve", error.to_string()).with_next(next)
 }

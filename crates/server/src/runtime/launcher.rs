@@ -6,20 +6,22 @@
 //! next server can tell "still starting" from "nothing there".
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File, OpenOptions},
     io::{self, Read, Seek, SeekFrom},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     process::Stdio,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use outlive_api::launch::{
-    IdRange, Image, Isolation, LaunchConfig, LaunchOutcome, Limits, NetworkMode, RuntimeKind, User,
+    IdRange, Image, Isolation, LaunchConfig, LaunchFailure, LaunchOutcome, Limits, NetworkMode,
+    RuntimeKind, User,
 };
 use outlive_core::id::SandboxId;
 use outlive_journal::replace_path;
@@ -33,6 +35,7 @@ use tokio::{
 use super::{Capabilities, Place, Places, Runtime, RuntimeError, RuntimeFuture, Start};
 use crate::{
     agents::keeper::Keeper,
+    images::{HostLayer, HostLayers, LayerError, at},
     limits::{
         LAUNCH_ANSWER_BYTES_MAX, LAUNCH_LOG_BYTES_SHOWN, LAUNCH_MAX, PIDS_DEFAULT, SWEEP_MAX,
     },
@@ -56,6 +59,7 @@ pub enum RuntimeChoice {
 pub(crate) struct LauncherRuntime {
     agent: PathBuf,
     places: Places,
+    host: Arc<HostLayers>,
     choice: RuntimeChoice,
     /// Set once the host turned out to lack what `namespace` needs.
     fell_back: AtomicBool,
@@ -65,10 +69,16 @@ pub(crate) struct LauncherRuntime {
 
 impl LauncherRuntime {
     /// With this agent binary.
-    pub(crate) fn new(agent: PathBuf, places: Places, choice: RuntimeChoice) -> Self {
+    pub(crate) fn new(
+        agent: PathBuf,
+        places: Places,
+        host: Arc<HostLayers>,
+        choice: RuntimeChoice,
+    ) -> Self {
         Self {
             agent,
             places,
+            host,
             choice,
             fell_back: AtomicBool::new(false),
             isolation: Mutex::new(None),
@@ -105,7 +115,18 @@ impl LauncherRuntime {
 
     async fn launch(&self, start: &Start<'_>, kind: RuntimeKind) -> Result<Keeper, RuntimeError> {
         let place = self.places.of(start.sandbox);
-        let config = launch_config(start, kind, &place)?;
+        // Held until the keeper lives, which then says by itself that it uses the layer.
+        let layer = match kind {
+            RuntimeKind::Namespace => Some(self.host_layer().await?),
+            RuntimeKind::Process => None,
+        };
+        let image = Image::Host {
+            layer: match &layer {
+                Some(layer) => path_text(layer.path())?,
+                None => String::new(),
+            },
+        };
+        let config = launch_config(start, kind, image, &place)?;
         let message = minicbor::to_vec(&config).map_err(|error| RuntimeError::Launcher {
             message: error.to_string(),
         })?;
@@ -136,6 +157,33 @@ impl LauncherRuntime {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(launched.isolation);
         Ok(keeper)
+    }
+
+    async fn host_layer(&self) -> Result<Arc<HostLayer>, RuntimeError> {
+        let host = Arc::clone(&self.host);
+        match blocking(move || host.current()).await? {
+            // Such a host lacks what this runtime needs.
+            Err(error @ LayerError::NotMerged { .. }) => Err(LaunchFailure {
+                step: "making the image `host`".to_owned(),
+                message: error.to_string(),
+                unsupported: true,
+            }
+            .into()),
+            made => Ok(made?),
+        }
+    }
+
+    /// Removes versions of the image `host` that no runtime uses any more.
+    async fn sweep_layers(&self) {
+        if !self.host.may_be_swept() {
+            return;
+        }
+        let (host, places) = (Arc::clone(&self.host), self.places.clone());
+        match blocking(move || host.sweep(|| layers_in_use(&places))).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "old layers are left"),
+            Err(error) => tracing::error!(%error, "old layers are left"),
+        }
     }
 
     /// Runs the agent's binary. It is not killed with us: what it began it may finish, and the
@@ -242,7 +290,11 @@ impl Runtime for LauncherRuntime {
     }
 
     fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Keeper> {
-        Box::pin(self.begin(start))
+        Box::pin(async move {
+            let started = self.begin(start).await;
+            self.sweep_layers().await;
+            started
+        })
     }
 
     fn running<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, Option<Keeper>> {
@@ -250,22 +302,68 @@ impl Runtime for LauncherRuntime {
     }
 
     fn release<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
-        Box::pin(self.sweep(sandbox))
+        Box::pin(async move {
+            self.sweep(sandbox).await?;
+            self.sweep_layers().await;
+            Ok(())
+        })
     }
 
     fn delete<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
         Box::pin(async move {
             let dir = self.places.of(sandbox).dir().to_owned();
-            let removed = tokio::task::spawn_blocking(move || match fs::remove_dir_all(&dir) {
+            blocking(move || match fs::remove_dir_all(&dir) {
                 Ok(()) => Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                 Err(error) => Err(file("removing", &dir)(error)),
-            });
-            removed.await.map_err(|error| RuntimeError::Launcher {
-                message: error.to_string(),
-            })?
+            })
+            .await?
         })
     }
+}
+
+/// Work with files, off the threads that serve.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, RuntimeError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| RuntimeError::Launcher {
+            message: error.to_string(),
+        })
+}
+
+/// The layers of the image `host` that a runtime has mounted or may be mounting.
+fn layers_in_use(places: &Places) -> Result<BTreeSet<PathBuf>, LayerError> {
+    let mut used = BTreeSet::new();
+    for place in places.all().map_err(at("reading", places.root()))? {
+        let kept = place.launch_config();
+        let message = match fs::read(&kept) {
+            Ok(message) => message,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(at("reading", &kept)(error)),
+        };
+        let Ok(LaunchConfig {
+            image: Image::Host { layer },
+            ..
+        }) = minicbor::decode(&message)
+        else {
+            continue;
+        };
+        // What can't be looked at is taken to live.
+        let gone = launcher_works(&place).is_ok_and(|works| !works)
+            && Keeper::find(&place.state()).is_ok_and(|keeper| keeper.is_none());
+        if !gone {
+            used.insert(PathBuf::from(layer));
+        }
+    }
+    Ok(used)
+}
+
+fn path_text(path: &Path) -> Result<String, RuntimeError> {
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        RuntimeError::Limits("the data directory's path is not valid UTF-8".to_owned())
+    })
 }
 
 async fn converse(child: &mut Child, message: &[u8]) -> io::Result<Vec<u8>> {
@@ -287,21 +385,19 @@ async fn converse(child: &mut Child, message: &[u8]) -> io::Result<Vec<u8>> {
 fn launch_config(
     start: &Start<'_>,
     kind: RuntimeKind,
+    image: Image,
     place: &Place,
 ) -> Result<LaunchConfig, RuntimeError> {
-    let directory = place.dir().to_str().ok_or_else(|| {
-        RuntimeError::Limits("the data directory's path is not valid UTF-8".to_owned())
-    })?;
     Ok(LaunchConfig {
         sandbox: start.sandbox.clone(),
         generation: start.generation,
-        directory: directory.to_owned(),
+        directory: path_text(place.dir())?,
         runtime: kind,
         ids: match kind {
             RuntimeKind::Namespace => IdRange::of_slot(start.slot),
             RuntimeKind::Process => None,
         },
-        image: Image::Host,
+        image,
         network: match (kind, start.config.network) {
             (RuntimeKind::Namespace, None | Some(Network::None)) => NetworkMode::None,
             (RuntimeKind::Namespace, Some(Network::Host))

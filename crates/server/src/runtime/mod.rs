@@ -19,7 +19,7 @@ pub(crate) use self::{
     launcher::LauncherRuntime,
     place::{Place, Places},
 };
-use crate::{agents::keeper::Keeper, sandboxes::config::SandboxConfig};
+use crate::{agents::keeper::Keeper, images::LayerError, sandboxes::config::SandboxConfig};
 
 /// A backend could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,9 @@ pub(crate) enum RuntimeError {
     /// The launcher said no.
     #[error("the runtime could not be started: {0}")]
     Launch(#[from] outlive_api::launch::LaunchFailure),
+    /// A layer of its root can't be made.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
     /// The launcher itself failed.
     #[error("the launcher failed: {message}")]
     Launcher {

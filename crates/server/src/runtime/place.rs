@@ -1,6 +1,9 @@
 //! Where the sandboxes of this server lie on the host.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use outlive_core::id::{SandboxId, SessionId};
 
@@ -16,6 +19,18 @@ impl Places {
         Self {
             root: data.join("sandboxes"),
         }
+    }
+
+    /// The directory of all.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Those that have a directory.
+    pub(crate) fn all(&self) -> io::Result<Vec<Place>> {
+        fs::read_dir(&self.root)?
+            .map(|entry| Ok(Place { dir: entry?.path() }))
+            .collect()
     }
 
     /// One of them.
