@@ -74,12 +74,16 @@ codes! {
     AdmissionRestricted = "admission_restricted", 403;
     /// No such sandbox, template or address.
     NotFound = "not_found", 404;
+    /// No such sandbox, in the named dialect.
+    SandboxNotFound = "sandbox_not_found", 404;
     /// No such session in this sandbox.
     SessionNotFound = "session_not_found", 404;
     /// The address exists, the method doesn't.
     MethodNotAllowed = "method_not_allowed", 405;
     /// The sandbox is in another state, or reserved.
     Conflict = "conflict", 409;
+    /// The sandbox is released and calls may not wake it, in the named dialect.
+    SandboxSuspended = "sandbox_suspended", 409;
     /// The template is being made.
     TemplateNotReady = "template_not_ready", 409;
     /// The session is in another state, or the attempt is another.
@@ -126,6 +130,8 @@ codes! {
     Unavailable = "unavailable", 503;
     /// The sandbox could not be woken.
     SandboxResumeFailed = "sandbox_resume_failed", 503;
+    /// The sandbox could not be started, in the named dialect.
+    SandboxFailed = "sandbox_failed", 503;
 }
 
 impl Action {
@@ -218,6 +224,13 @@ impl ApiError {
     pub fn with_retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_seconds = Some(seconds);
         self
+    }
+
+    /// The body in the named and environment dialects.
+    pub fn bare_envelope(&self) -> BareErrorEnvelope {
+        BareErrorEnvelope {
+            error: self.envelope().error,
+        }
     }
 
     /// The body.
@@ -341,6 +354,13 @@ pub struct ErrorEnvelope {
     /// Always false.
     #[schema(value_type = bool)]
     pub success: False,
+    /// What went wrong.
+    pub error: ErrorBody,
+}
+
+/// The envelope of a failure in the named and environment dialects.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BareErrorEnvelope {
     /// What went wrong.
     pub error: ErrorBody,
 }

@@ -11,6 +11,7 @@ pub mod event;
 pub mod keys;
 pub mod launch;
 pub mod limits;
+pub mod named;
 pub mod record;
 pub mod sandbox;
 pub mod session;

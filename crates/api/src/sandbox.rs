@@ -87,6 +87,23 @@ pub struct SandboxConfig {
     /// The user that commands run as. Not in the vendor's API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// When it falls asleep by itself. Not in the vendor's API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<IdleRule>,
+}
+
+/// When a sandbox falls asleep by itself: its processes stand still, and go on where they stood
+/// when anybody needs them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct IdleRule {
+    /// So many seconds after the last thing that counts; 0 or left out is never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0)]
+    pub freeze_after_seconds: Option<i64>,
+    /// What counts, of `attached`, `output`, `input`, `exec`, `ssh`, `service`, `files`,
+    /// `process`, `hold`; left out is all but `process`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<Vec<String>>,
 }
 
 /// Limits of a sandbox.

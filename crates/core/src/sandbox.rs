@@ -33,7 +33,8 @@ mod words;
 use std::time::Duration;
 
 pub use self::words::{
-    AutoResume, Decision, Desired, Effect, Hold, Input, Observed, Policy, Refusal, ReleaseWhy, Then,
+    AutoResume, Decision, Desired, Effect, Hold, Holds, Input, Observed, Policy, Refusal,
+    ReleaseWhy, Then,
 };
 use crate::{id::Generation, time::Timestamp};
 
@@ -82,6 +83,20 @@ pub struct Sandbox {
     retry_at: Option<Timestamp>,
 }
 
+/// The part of a [`Sandbox`] that outlives a server; see there for what each means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields of `Sandbox`")]
+pub struct Stored {
+    pub desired: Desired,
+    pub observed: Observed,
+    pub why: Option<ReleaseWhy>,
+    pub generation: Generation,
+    pub claimed_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+    pub hard_expires_at: Option<Timestamp>,
+    pub holds: Vec<Hold>,
+}
+
 impl Sandbox {
     /// One that is about to be started for the first time.
     pub fn create(now: Timestamp, policy: &Policy) -> Self {
@@ -116,15 +131,46 @@ impl Sandbox {
 
     /// As a store remembers it: whether a runtime lives has to be found out.
     #[must_use]
-    pub fn remembered(self) -> Self {
+    pub fn remembered(stored: Stored) -> Self {
+        let Stored {
+            desired,
+            observed,
+            why,
+            generation,
+            claimed_at,
+            expires_at,
+            hard_expires_at,
+            holds,
+        } = stored;
         Self {
+            desired,
+            observed,
+            why,
+            generation,
+            claimed_at,
+            expires_at,
+            hard_expires_at,
+            holds,
             presence: Presence::Unknown,
             started_at: None,
             running_since: None,
             failures: 0,
             stumbles: 0,
             retry_at: None,
-            ..self
+        }
+    }
+
+    /// What a store has to remember of it.
+    pub fn stored(&self) -> Stored {
+        Stored {
+            desired: self.desired,
+            observed: self.observed,
+            why: self.why,
+            generation: self.generation,
+            claimed_at: self.claimed_at,
+            expires_at: self.expires_at,
+            hard_expires_at: self.hard_expires_at,
+            holds: self.holds.clone(),
         }
     }
 
@@ -171,8 +217,11 @@ impl Sandbox {
         quiet_since: Option<Timestamp>,
     ) -> Option<Timestamp> {
         let after = policy.freeze_after_idle?;
-        let since = [quiet_since, self.running_since, self.held_until(now)];
-        quiet_since?;
+        let held = match policy.holds {
+            Holds::Count => self.held_until(now),
+            Holds::DontCount => None,
+        };
+        let since = [Some(quiet_since?), self.running_since, held];
         let quiet = since.into_iter().flatten().max()?;
         self.is_awake().then(|| quiet + after)
     }

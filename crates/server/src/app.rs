@@ -3,6 +3,7 @@
 //! ```text
 //!  request id ► panics ► ─┬─ /healthz /readyz /metadata            no key
 //!                         └─ key ► role ► rate ─┬─ /api/v1/sandboxes, …/sessions
+//!                                               ├─ /v1/sandbox
 //!                                               └─ /v1/keys, /v1/upgrade
 //! ```
 
@@ -25,7 +26,10 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
     auth::{Auth, require_key},
-    dialect::supervised::{self, Supervised},
+    dialect::{
+        named,
+        supervised::{self, Supervised},
+    },
     http::{
         reply::{Failure, ok},
         request_id::request_id,
@@ -54,9 +58,12 @@ pub(crate) fn app(
         .merge(supervised::router(supervised))
         .nest("/v1/keys", keys::router().with_state(keys))
         .nest("/v1/upgrade", upgrade::router().with_state(upgrades))
-        .layer(from_fn_with_state(auth, require_key));
+        .layer(from_fn_with_state(Arc::clone(&auth), require_key));
+    let named: Router<Engine> =
+        named::router(engine.clone()).layer(from_fn_with_state(auth, require_key));
     Router::new()
         .merge(keyed)
+        .merge(named::with_bare_errors(named))
         .merge(openapi::router())
         .merge(metrics::router(
             Arc::clone(&metrics),
@@ -83,7 +90,7 @@ async fn healthz(State(engine): State<Engine>) -> impl IntoResponse {
         capabilities: BTreeMap::from([
             ("runtime".to_owned(), capabilities.runtime.into()),
             ("pause".to_owned(), true.into()),
-            ("freeze".to_owned(), false.into()),
+            ("freeze".to_owned(), true.into()),
             ("fork".to_owned(), false.into()),
             ("off".to_owned(), capabilities.off.into()),
         ]),

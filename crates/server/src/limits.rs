@@ -44,17 +44,6 @@ pub(crate) const LINK_PENDING_MAX: usize = 8192;
 /// Commands that wait for one sandbox's task.
 pub(crate) const SANDBOX_MAILBOX_MAX: usize = 256;
 
-/// How often the server tries to start a runtime again before it calls the sandbox failed.
-pub(crate) const RUNTIME_STARTS_MAX: u32 = 5;
-
-/// Delay before the second start of a runtime that failed; doubled for each further one.
-pub(crate) const RUNTIME_BACKOFF_MIN: Duration = Duration::from_millis(200);
-/// Longest of those delays.
-pub(crate) const RUNTIME_BACKOFF_MAX: Duration = Duration::from_secs(10);
-
-/// A runtime that lived this long starts with a fresh backoff.
-pub(crate) const RUNTIME_STABLE_MIN: Duration = Duration::from_secs(10);
-
 /// Sandboxes in one answer.
 pub(crate) const LIST_LIMIT_MAX: u32 = 200;
 /// Sandboxes in one answer when the caller names no limit.
@@ -206,3 +195,11 @@ pub(crate) const DELETION_NEWS_MAX: Duration = Duration::from_millis(500);
 
 /// Largest file of the host's `/etc` that becomes part of the image `host`, bytes.
 pub(crate) const HOST_FILE_BYTES_MAX: u64 = 4 << 20;
+/// How long a supervisor may take to stop a workload or let it go on.
+pub(crate) const FREEZE_ANSWER_MAX: Duration = Duration::from_secs(15);
+/// So often what a request needs is finished first before the request is refused.
+pub(crate) const PUT_OFF_MAX: u32 = 4;
+/// Pause before the store is told again what it did not take down.
+pub(crate) const STORE_RETRY: Duration = Duration::from_millis(500);
+/// Longest a hold lasts before it has to be taken again, seconds.
+pub(crate) const HOLD_SECONDS_MAX: u64 = 86_400;

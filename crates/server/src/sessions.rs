@@ -23,6 +23,8 @@ use outlive_core::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::sandboxes::activity::Open;
+
 /// What a call of this border gives back, later.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, CallError>>;
 
@@ -100,6 +102,10 @@ pub trait SandboxHandle: Send + Sync + 'static {
     /// [`CallError`]s, so that an `Ok` is always a success.
     fn call(&self, request: Request) -> Answer<'_, Outcome>;
 
+    /// A client follows the session, for as long as what is given back is kept: the idle rule
+    /// counts it.
+    fn attach(&self, session: &SessionId) -> Awake;
+
     /// Wakes the sandbox as `call` does, and asks nothing.
     fn wake(&self) -> Answer<'_, ()>;
 
@@ -115,6 +121,18 @@ pub trait SandboxHandle: Send + Sync + 'static {
 
     /// The session's journal directory on this host. Never wakes.
     fn journal<'a>(&'a self, session: &'a SessionId) -> Answer<'a, PathBuf>;
+}
+
+/// The idle rule counts something for as long as this is kept.
+#[derive(Debug, Default)]
+pub struct Awake {
+    _open: Option<Open>,
+}
+
+impl Awake {
+    pub(crate) fn while_open(open: Open) -> Self {
+        Self { _open: Some(open) }
+    }
 }
 
 /// The published window of a journal: events `earliest..=latest` may be read.
@@ -167,6 +185,9 @@ pub enum CallError {
         /// Who.
         holder: String,
     },
+    /// No such hold, or it ended.
+    #[error("hold not found")]
+    NoHold,
     /// The tenant has as much as it may have.
     #[error("{message}")]
     QuotaExceeded {

@@ -37,6 +37,10 @@ struct Kept {
     inputs: HashSet<(SessionId, String)>,
     done: Vec<Request>,
     env: BTreeMap<String, String>,
+    /// The kernel keeps a workload frozen whatever becomes of its supervisor.
+    frozen: bool,
+    /// So many freezes are refused from now on.
+    freezes_refused: u32,
 }
 
 #[derive(Debug)]
@@ -130,6 +134,16 @@ impl FakeAgent {
         self.shared.kept().env.clone()
     }
 
+    /// Whether its workload stands still.
+    pub fn is_frozen(&self) -> bool {
+        self.shared.kept().frozen
+    }
+
+    /// The next freezes fail.
+    pub fn refuse_freezes(&self, count: u32) {
+        self.shared.kept().freezes_refused = count;
+    }
+
     /// Returns once it was asked to leave.
     pub async fn released(&self) {
         self.shared.left.notified().await;
@@ -161,7 +175,7 @@ async fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
         generation: shared.generation,
         pump: PumpMode::Splice,
         build: "fake".to_owned(),
-        frozen: false,
+        frozen: shared.kept().frozen,
     };
     write_frame(&mut writer, shared, &welcome).await?;
     loop {
@@ -201,6 +215,9 @@ fn answers(request: &Request, shared: &Shared) -> Vec<Outcome> {
 }
 
 fn answer(request: &Request, kept: &mut Kept) -> Outcome {
+    if kept.frozen && changes_a_session(request) {
+        return Outcome::Rejected(Rejection::Frozen);
+    }
     match request {
         Request::List => Outcome::Sessions(kept.sessions.values().copied().map(view).collect()),
         Request::Health => Outcome::Health(Health::default()),
@@ -231,17 +248,47 @@ fn answer(request: &Request, kept: &mut Kept) -> Outcome {
             kept.done.push(request.clone());
             found(kept, session)
         }
+        Request::Freeze => froze(kept),
+        Request::Thaw => {
+            kept.frozen = false;
+            kept.done.push(Request::Thaw);
+            Outcome::Done
+        }
         Request::Signal { .. }
         | Request::Resize { .. }
         | Request::Release
-        | Request::Freeze
-        | Request::Thaw
         | Request::Upgrade { .. }
         | Request::Watch => {
             kept.done.push(request.clone());
             Outcome::Done
         }
     }
+}
+
+fn changes_a_session(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Create { .. }
+            | Request::Write { .. }
+            | Request::Delete(_)
+            | Request::Update { .. }
+            | Request::SetDesiredState { .. }
+            | Request::NewAttempt { .. }
+            | Request::Signal { .. }
+            | Request::Resize { .. }
+    )
+}
+
+fn froze(kept: &mut Kept) -> Outcome {
+    if let Some(left) = kept.freezes_refused.checked_sub(1) {
+        kept.freezes_refused = left;
+        return Outcome::Failed {
+            message: "told not to freeze".to_owned(),
+        };
+    }
+    kept.frozen = true;
+    kept.done.push(Request::Freeze);
+    Outcome::Done
 }
 
 fn wrote(request: &Request, session: &SessionId, write: &Write, kept: &mut Kept) -> Outcome {

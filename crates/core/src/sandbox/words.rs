@@ -101,6 +101,17 @@ pub struct Policy {
     pub auto_resume: AutoResume,
     /// Frozen so long after the last thing that counts.
     pub freeze_after_idle: Option<Duration>,
+    /// Whether a hold counts as such a thing.
+    pub holds: Holds,
+}
+
+/// Whether a hold keeps a sandbox awake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Holds {
+    /// It does.
+    Count,
+    /// It is only remembered.
+    DontCount,
 }
 
 /// A request of a client that keeps a sandbox awake.

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use outlive_core::{
     id::Generation,
-    sandbox::{AutoResume, Decision, Effect, Input, Observed, Policy, Refusal, Sandbox, Then},
+    sandbox::{
+        AutoResume, Decision, Effect, Holds, Input, Observed, Policy, Refusal, Sandbox, Then,
+    },
     time::Timestamp,
 };
 
@@ -59,6 +61,7 @@ fn policy() -> Policy {
         hard_ttl: None,
         auto_resume: AutoResume::Yes,
         freeze_after_idle: Some(Duration::from_mins(15)),
+        holds: Holds::Count,
     }
 }
 
@@ -162,7 +165,7 @@ impl World {
         let works = outcome == Outcome::Works;
         match outcome {
             Outcome::KilledBefore | Outcome::KilledAfter => {
-                self.sandbox = self.sandbox.clone().remembered();
+                self.sandbox = Sandbox::remembered(self.sandbox.stored());
                 None
             }
             Outcome::Works | Outcome::Fails | Outcome::WorksUnheard => Some(match effect {
@@ -226,7 +229,7 @@ impl World {
 
     /// The next server begins with a look; its effects end as told.
     fn restart_with(&mut self, policy: &Policy, outcome_of: &mut dyn FnMut(Effect) -> Outcome) {
-        self.sandbox = self.sandbox.clone().remembered();
+        self.sandbox = Sandbox::remembered(self.sandbox.stored());
         let mut effect = Some(Effect::Look);
         while let Some(one) = effect {
             let fact = self.perform(one, outcome_of(one));

@@ -222,6 +222,21 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
     }
 }
 
+/// The two ids of an address, outer first; what can't be read as text names nothing.
+#[derive(Debug)]
+pub struct PathIds(pub String, pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathIds {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        axum::extract::Path::<(String, String)>::from_request_parts(parts, state)
+            .await
+            .map(|ids| Self(ids.0.0, ids.0.1))
+            .map_err(|_| ApiError::new(ErrorCode::NotFound, "no such address").into())
+    }
+}
+
 /// The header's value as trimmed text; `None` when it is absent or empty.
 pub fn header_text(headers: &HeaderMap, name: &'static str) -> Result<Option<String>, ApiError> {
     let Some(value) = headers.get(name) else {

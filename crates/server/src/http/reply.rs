@@ -2,7 +2,9 @@
 
 use axum::{
     body::Body,
+    extract::Request,
     http::{HeaderValue, StatusCode, header},
+    middleware::Next,
     response::{IntoResponse, Response},
 };
 use outlive_api::error::{Action, ApiError, ErrorCode, Success};
@@ -57,6 +59,7 @@ impl IntoResponse for Failure {
                 .headers_mut()
                 .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        response.extensions_mut().insert(Told(error.clone()));
         if error.code == ErrorCode::Unauthorized {
             response
                 .headers_mut()
@@ -64,6 +67,22 @@ impl IntoResponse for Failure {
         }
         response
     }
+}
+
+/// What a response says went wrong, for the dialect that wraps it in its own envelope.
+#[derive(Debug, Clone)]
+struct Told(ApiError);
+
+/// Puts errors into the envelope of the named and environment dialects, whoever refused.
+pub(crate) async fn bare_errors(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    if let Some(Told(error)) = response.extensions_mut().remove::<Told>() {
+        // The envelope holds text and JSON values only, which always can be written.
+        let body = serde_json::to_vec(&error.bare_envelope()).unwrap_or_default();
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+        *response.body_mut() = Body::from(body);
+    }
+    response
 }
 
 fn json_response(status: StatusCode, body: Vec<u8>) -> Response {
@@ -80,7 +99,7 @@ fn json_response(status: StatusCode, body: Vec<u8>) -> Response {
 pub fn session_error(action: Action, error: CallError) -> ApiError {
     let message = error.to_string();
     match error {
-        CallError::NoSandbox => ApiError::new(ErrorCode::NotFound, message),
+        CallError::NoSandbox | CallError::NoHold => ApiError::new(ErrorCode::NotFound, message),
         CallError::Rejected(rejection) => rejection.into(),
         CallError::Unavailable { retry_after, .. } => {
             let seconds = u32::try_from(retry_after.as_secs())

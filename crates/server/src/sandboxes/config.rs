@@ -1,12 +1,16 @@
 //! What a sandbox was asked to be: variables, deadlines, limits. Checked once, kept as text in
 //! the store.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use outlive_api::{
     error::{ApiError, ErrorCode},
     sandbox as wire,
 };
+use outlive_core::sandbox::{AutoResume, Holds, Policy};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{ENV_BYTES_MAX, TTL_SECONDS_MAX};
@@ -34,6 +38,93 @@ pub(crate) struct SandboxConfig {
     /// Whom its commands run as.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) user: Option<Ids>,
+    /// When it falls asleep.
+    pub(crate) idle: IdleRule,
+}
+
+/// When a sandbox falls asleep by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct IdleRule {
+    /// Frozen so many seconds after the last thing that counts; never when not named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) freeze_after_seconds: Option<u64>,
+    /// What counts.
+    pub(crate) counts: BTreeSet<IdleKind>,
+}
+
+/// What may keep a sandbox awake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum IdleKind {
+    /// A client follows a session, or waits for it.
+    Attached,
+    /// A session says something.
+    Output,
+    /// A client types, signals or changes a session.
+    Input,
+    /// A command that was started through us runs for its caller.
+    Exec,
+    /// An SSH connection is open.
+    Ssh,
+    /// Traffic of a service.
+    Service,
+    /// A file is read or written.
+    Files,
+    /// Any process of a session lives, quiet or not.
+    Process,
+    /// A client asked for it; see `holds`.
+    Hold,
+}
+
+impl IdleKind {
+    /// Every one of them.
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Attached,
+        Self::Output,
+        Self::Input,
+        Self::Exec,
+        Self::Ssh,
+        Self::Service,
+        Self::Files,
+        Self::Process,
+        Self::Hold,
+    ];
+
+    /// The word for it.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Attached => "attached",
+            Self::Output => "output",
+            Self::Input => "input",
+            Self::Exec => "exec",
+            Self::Ssh => "ssh",
+            Self::Service => "service",
+            Self::Files => "files",
+            Self::Process => "process",
+            Self::Hold => "hold",
+        }
+    }
+}
+
+impl Default for IdleRule {
+    /// Every dialect counts the same; a quiet process that nobody is attached to does not.
+    fn default() -> Self {
+        Self {
+            freeze_after_seconds: None,
+            counts: IdleKind::ALL
+                .into_iter()
+                .filter(|kind| *kind != IdleKind::Process)
+                .collect(),
+        }
+    }
+}
+
+impl IdleRule {
+    /// Whether a kind keeps the sandbox awake.
+    pub(crate) fn counts(&self, kind: IdleKind) -> bool {
+        self.counts.contains(&kind)
+    }
 }
 
 /// What a sandbox reaches.
@@ -63,6 +154,7 @@ impl Default for SandboxConfig {
             resources: None,
             network: None,
             user: None,
+            idle: IdleRule::default(),
         }
     }
 }
@@ -93,6 +185,26 @@ impl From<Resources> for wire::Resources {
 }
 
 impl SandboxConfig {
+    /// What it does by itself.
+    pub(crate) fn policy(&self) -> Policy {
+        let seconds = |count: Option<u64>| count.map(Duration::from_secs);
+        Policy {
+            ttl: seconds(self.ttl),
+            hard_ttl: seconds(self.hard_ttl),
+            auto_resume: if self.auto_resume {
+                AutoResume::Yes
+            } else {
+                AutoResume::No
+            },
+            freeze_after_idle: seconds(self.idle.freeze_after_seconds),
+            holds: if self.idle.counts(IdleKind::Hold) {
+                Holds::Count
+            } else {
+                Holds::DontCount
+            },
+        }
+    }
+
     /// The form in the store.
     pub(crate) fn to_text(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(self)
@@ -116,6 +228,7 @@ pub(crate) struct ConfigChange {
     pub(crate) resources: Option<Resources>,
     pub(crate) network: Option<Network>,
     pub(crate) user: Option<Ids>,
+    pub(crate) idle: Option<IdleRule>,
 }
 
 impl ConfigChange {
@@ -136,6 +249,9 @@ impl ConfigChange {
         config.resources = self.resources.or_else(|| config.resources.take());
         config.network = self.network.or(config.network);
         config.user = self.user.or(config.user);
+        if let Some(idle) = self.idle {
+            config.idle = idle;
+        }
     }
 }
 
@@ -162,6 +278,37 @@ pub(crate) fn check(asked: wire::SandboxConfig) -> Result<ConfigChange, ApiError
             .map(|value| check_network(&value))
             .transpose()?,
         user: asked.user.map(|user| check_user(&user)).transpose()?,
+        idle: asked.idle.map(check_idle).transpose()?,
+    })
+}
+
+fn check_idle(asked: wire::IdleRule) -> Result<IdleRule, ApiError> {
+    let rule = IdleRule::default();
+    let counts = match asked.counts {
+        None => rule.counts,
+        Some(words) => words
+            .iter()
+            .map(|word| idle_kind(word))
+            .collect::<Result<_, _>>()?,
+    };
+    let after = asked
+        .freeze_after_seconds
+        .map(|seconds| check_seconds("idle.freeze_after_seconds", seconds))
+        .transpose()?;
+    Ok(IdleRule {
+        freeze_after_seconds: after.filter(|seconds| *seconds > 0),
+        counts,
+    })
+}
+
+fn idle_kind(word: &str) -> Result<IdleKind, ApiError> {
+    let found = IdleKind::ALL.into_iter().find(|kind| kind.word() == word);
+    found.ok_or_else(|| {
+        let known: Vec<_> = IdleKind::ALL.iter().map(|kind| kind.word()).collect();
+        bad(format!(
+            "idle.counts: {word:?} is none of {}",
+            known.join(", ")
+        ))
     })
 }
 

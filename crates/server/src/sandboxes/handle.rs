@@ -9,7 +9,9 @@ use outlive_api::{
 };
 use outlive_core::{
     id::{SandboxId, SessionId},
+    sandbox::{Desired, Hold, Observed},
     session::{Phase as CorePhase, Rejection, Session},
+    time::Timestamp,
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -17,7 +19,8 @@ use tokio::{
 };
 
 use super::{
-    config::ConfigChange,
+    activity::{Activity, Doing},
+    config::{ConfigChange, IdleKind},
     task::{Command, Reply, ask},
 };
 use crate::{
@@ -27,10 +30,11 @@ use crate::{
         offline,
         tails::Tails,
     },
+    clock,
     limits::{AGENT_WAIT_MAX, CENSUS_ANSWER_MAX, READ_ANSWER_MAX, STARTING_WAIT_MAX, WAKES_MAX},
     runtime::Place,
-    sessions::{Answer, CallError, Census, Life, SandboxHandle, Tail},
-    store::{Desired, Observed, Owner, SandboxRecord},
+    sessions::{Answer, Awake, CallError, Census, Life, SandboxHandle, Tail},
+    store::{Owner, SandboxRecord},
 };
 
 /// What is known of a sandbox right now.
@@ -48,6 +52,7 @@ pub(crate) struct Sandbox {
     mailbox: mpsc::Sender<Command>,
     snapshot: watch::Receiver<Snapshot>,
     tails: Arc<Tails>,
+    activity: Arc<Activity>,
     place: Place,
 }
 
@@ -58,6 +63,7 @@ impl Sandbox {
         mailbox: mpsc::Sender<Command>,
         snapshot: watch::Receiver<Snapshot>,
         tails: Arc<Tails>,
+        activity: Arc<Activity>,
         place: Place,
     ) -> Self {
         Self {
@@ -66,6 +72,7 @@ impl Sandbox {
             mailbox,
             snapshot,
             tails,
+            activity,
             place,
         }
     }
@@ -95,6 +102,43 @@ impl Sandbox {
         self.ask(Command::Pause).await
     }
 
+    /// Stands still where it is.
+    pub(crate) async fn suspend(&self) -> Result<(), CallError> {
+        self.ask(Command::Suspend).await
+    }
+
+    /// Stays awake for a while.
+    pub(crate) async fn hold(&self, hold: Hold) -> Result<(), CallError> {
+        self.ask(|reply| Command::Hold(Box::new(hold), reply)).await
+    }
+
+    /// Stays awake no longer because of that hold.
+    pub(crate) async fn drop_hold(&self, id: &str) -> Result<(), CallError> {
+        let id = id.to_owned();
+        self.ask(|reply| Command::DropHold(id, reply)).await
+    }
+
+    /// How many sessions it has. Never wakes it.
+    pub(crate) async fn session_count(&self) -> Result<u64, CallError> {
+        let count = if self.snapshot.borrow().agent.is_some() {
+            self.tails.sessions().len()
+        } else {
+            offline::list(&self.place).await?.len()
+        };
+        Ok(count as u64)
+    }
+
+    /// What keeps it awake now, and when it falls asleep if nothing else happens.
+    pub(crate) fn wakefulness(&self) -> (Vec<Doing>, Option<Timestamp>) {
+        let record = self.record();
+        let rule = &record.config.idle;
+        let now = clock::now();
+        let quiet_since = self.activity.quiet_since(rule);
+        let policy = record.config.policy();
+        let sleeps_at = record.state.sleeps_at(&policy, now, quiet_since);
+        (self.activity.doing(rule), sleeps_at)
+    }
+
     /// Has a runtime, whatever `auto_resume` says.
     pub(crate) async fn resume(&self) -> Result<(), CallError> {
         self.ask(Command::Resume).await
@@ -119,7 +163,9 @@ impl Sandbox {
     async fn ask(&self, command: impl FnOnce(Reply) -> Command) -> Result<(), CallError> {
         match ask(&self.mailbox, command).await {
             // Its task ended under the question because the sandbox did.
-            Err(CallError::Unavailable { .. }) if self.record().desired == Desired::Deleted => {
+            Err(CallError::Unavailable { .. })
+                if self.record().state.desired == Desired::Deleted =>
+            {
                 Err(CallError::NoSandbox)
             }
             answer => answer,
@@ -130,7 +176,7 @@ impl Sandbox {
     async fn awake(&self) -> Result<Arc<Agent>, CallError> {
         for _ in 0..WAKES_MAX {
             let snapshot = self.snapshot.borrow().clone();
-            match snapshot.record.observed {
+            match snapshot.record.state.observed {
                 Observed::Running => {
                     if let Some(agent) = snapshot.agent {
                         return Ok(agent);
@@ -138,7 +184,12 @@ impl Sandbox {
                 }
                 Observed::Releasing => return Err(unavailable("the sandbox is pausing", 1)),
                 Observed::Deleting => return Err(CallError::NoSandbox),
-                Observed::Starting | Observed::Released | Observed::Failed => {}
+                Observed::Starting
+                | Observed::Freezing
+                | Observed::Frozen
+                | Observed::Thawing
+                | Observed::Released
+                | Observed::Failed => {}
             }
             self.ask(Command::Wake).await?;
         }
@@ -148,6 +199,7 @@ impl Sandbox {
     /// A call that wakes the sandbox means the attempt that recovery is about to start: it waits
     /// for that attempt instead of being refused for coming a moment early.
     async fn call_now(&self, request: Request) -> Result<Outcome, CallError> {
+        let _busy = self.activity.open(kind_of(&request), "call");
         let until = Instant::now() + STARTING_WAIT_MAX;
         let mut followed = None;
         loop {
@@ -174,6 +226,8 @@ impl Sandbox {
         for _ in 0..WAKES_MAX {
             let agent = self.awake().await?;
             match agent.call(request.clone()).await {
+                // It fell asleep under the call.
+                Ok(Outcome::Rejected(Rejection::Frozen)) => self.ask(Command::Wake).await?,
                 Ok(outcome) => return accept(outcome),
                 Err(NoAnswer::RuntimeGone { call }) => {
                     last = call;
@@ -206,11 +260,11 @@ impl Sandbox {
     async fn known(&self) -> Snapshot {
         let mut snapshot = self.snapshot.clone();
         let settled = snapshot.wait_for(|now| {
-            now.agent.is_some()
-                || !matches!(
-                    now.record.observed,
-                    Observed::Running | Observed::Starting | Observed::Releasing
-                )
+            let has_none = matches!(
+                now.record.state.observed,
+                Observed::Released | Observed::Failed | Observed::Deleting
+            );
+            now.agent.is_some() || has_none
         });
         if timeout(AGENT_WAIT_MAX, settled).await.is_err() {
             tracing::debug!(sandbox = %self.id, "no runtime answers yet; the files do");
@@ -221,7 +275,7 @@ impl Sandbox {
     /// Asks a runtime that lives, without waking one; nothing when none answers.
     async fn ask_live(&self, request: Request) -> Option<Result<Outcome, CallError>> {
         let snapshot = self.known().await;
-        if snapshot.record.observed == Observed::Deleting {
+        if snapshot.record.state.observed == Observed::Deleting {
             return Some(Err(CallError::NoSandbox));
         }
         let agent = snapshot.agent?;
@@ -295,7 +349,7 @@ impl Sandbox {
     pub(super) async fn count(&self) -> Census {
         let mut census = Census::default();
         let snapshot = self.snapshot.borrow().clone();
-        let state = super::rest::status_of(snapshot.record.observed).as_str();
+        let state = super::rest::status_of(snapshot.record.state.observed).as_str();
         census.sandboxes.insert(state, 1);
         if let Some(agent) = snapshot.agent {
             // One that gives no answer now is counted the next time.
@@ -328,10 +382,9 @@ impl Sandbox {
     pub(super) async fn settled(&self) -> bool {
         self.snapshot
             .clone()
-            .wait_for(|now| match now.record.desired {
-                Desired::Running => now.record.observed == Observed::Running && now.agent.is_some(),
-                Desired::Released => now.record.observed == Observed::Released,
-                Desired::Deleted => false,
+            .wait_for(|now| {
+                let state = &now.record.state;
+                state.is_settled() && (now.agent.is_some() || state.desired == Desired::Released)
             })
             .await
             .is_ok()
@@ -350,7 +403,10 @@ impl Sandbox {
     ) {
         self.snapshot
             .clone()
-            .wait_for(|now| now.record.generation == generation && now.record.observed == observed)
+            .wait_for(|now| {
+                let state = &now.record.state;
+                state.generation == generation && state.observed == observed
+            })
             .await
             .unwrap();
     }
@@ -363,6 +419,10 @@ impl SandboxHandle for Sandbox {
 
     fn call(&self, request: Request) -> Answer<'_, Outcome> {
         Box::pin(self.call_now(request))
+    }
+
+    fn attach(&self, session: &SessionId) -> Awake {
+        Awake::while_open(self.activity.open(IdleKind::Attached, session.as_str()))
     }
 
     fn wake(&self) -> Answer<'_, ()> {
@@ -383,6 +443,14 @@ impl SandboxHandle for Sandbox {
 
     fn journal<'a>(&'a self, session: &'a SessionId) -> Answer<'a, PathBuf> {
         Box::pin(async move { Ok(self.place.journal(session)) })
+    }
+}
+
+/// What a call is to the idle rule.
+fn kind_of(request: &Request) -> IdleKind {
+    match request {
+        Request::Create { .. } | Request::NewAttempt { .. } => IdleKind::Exec,
+        _ => IdleKind::Input,
     }
 }
 

@@ -1,19 +1,11 @@
 //! The sandboxes of this server: who they are, what runs them, how they change.
 //!
-//! ```text
-//!                 create ► starting ◄──────── wake, resume ────────┐
-//!                            │  ▲                                  │
-//!                     answers│  │runtime died                      │
-//!                            ▼  │                                  │
-//!        failed ◄─ no start─ running ── pause, ttl ► releasing ► released
-//!                            │                                     │
-//!        any ── delete, hard_ttl ► deleting ► (no trace)           │
-//! ```
-//! Every sandbox is owned by one task ([`task`]) with a mailbox. It writes what it is about to do
-//! into the store, does it, and writes what came of it; the task of the next server goes on from
-//! there. Others see a published snapshot and hold a [`Sandbox`], which answers reads by itself
+//! What a sandbox is and what happens to it is decided by [`outlive_core::sandbox`]. Every sandbox
+//! is owned by one task ([`task`]) with a mailbox. It writes what it is about to do into the
+//! store, does it, and writes what came of it; the task of the next server goes on from there. Others see a published snapshot and hold a [`Sandbox`], which answers reads by itself
 //! and asks the task only when something must change.
 
+pub(crate) mod activity;
 pub(crate) mod config;
 mod handle;
 pub(crate) mod rest;
@@ -27,22 +19,19 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use outlive_core::id::{Generation, SandboxId};
+use outlive_core::{id::SandboxId, sandbox::Sandbox as State};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use self::handle::{Sandbox, Snapshot};
-use self::{config::SandboxConfig, task::Task};
+use self::{activity::Activity, config::SandboxConfig, task::Task};
 use crate::{
     agents::tails::Tails,
     clock,
     limits::{IDS_TRIED_MAX, SANDBOX_MAILBOX_MAX},
     runtime::{Capabilities, Places, Runtime},
     sessions::{Answer, CallError, Caller, Census, SandboxHandle, Sandboxes},
-    store::{
-        Desired, Inserted, Observed, Owner, SandboxFilter, SandboxPage, SandboxRecord, Store,
-        StoreError,
-    },
+    store::{Inserted, Owner, SandboxFilter, SandboxPage, SandboxRecord, Store, StoreError},
 };
 
 /// How many host id ranges there are (`outlive_api::launch::IdRange`).
@@ -127,16 +116,10 @@ impl Engine {
             id: SandboxId::from_bits(0),
             owner: new.owner,
             template: new.template,
-            desired: Desired::Running,
-            observed: Observed::Starting,
-            why: None,
-            generation: Generation::FIRST,
+            state: State::create(now, &new.config.policy()),
             slot: 0,
             created_at: now,
             updated_at: now,
-            claimed_at: now,
-            expires_at: new.config.ttl.map(|ttl| now + seconds(ttl)),
-            hard_expires_at: new.config.hard_ttl.map(|ttl| now + seconds(ttl)),
             config: new.config,
         };
         for _ in 0..IDS_TRIED_MAX {
@@ -173,12 +156,14 @@ impl Engine {
             agent: None,
         });
         let tails = Arc::new(Tails::default());
+        let activity = Arc::new(Activity::default());
         let sandbox = Arc::new(Sandbox::new(
             record.id.clone(),
             record.owner.clone(),
             mailbox,
             snapshot,
             Arc::clone(&tails),
+            Arc::clone(&activity),
             self.shared.places.of(&record.id),
         ));
         self.shared
@@ -186,7 +171,7 @@ impl Engine {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(record.id.clone(), Arc::clone(&sandbox));
-        let task = Task::new(Arc::clone(&self.shared), record, publish, tails);
+        let task = Task::new(Arc::clone(&self.shared), record, publish, tails, activity);
         self.shared.tasks.spawn(task.run(commands, created));
         sandbox
     }

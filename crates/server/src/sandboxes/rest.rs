@@ -18,7 +18,7 @@ use outlive_api::{
     },
     time,
 };
-use outlive_core::{id::SandboxId, time::Timestamp};
+use outlive_core::{id::SandboxId, sandbox::Observed, time::Timestamp};
 
 use super::{
     Engine, NewSandbox, Sandbox,
@@ -31,8 +31,16 @@ use crate::{
     },
     limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, NAME_BYTES_MAX},
     sessions::{CallError, Caller},
-    store::{Observed, Owner, SandboxFilter, SandboxRecord},
+    store::{Owner, SandboxFilter, SandboxRecord},
 };
+
+/// The image of sandboxes that name none.
+pub(crate) const IMAGE_HOST: &str = "host";
+
+/// The image a sandbox was made from.
+pub(crate) fn image_of(_record: &SandboxRecord) -> String {
+    IMAGE_HOST.to_owned()
+}
 
 /// The only template there is: the host's own programs.
 const TEMPLATE: &str = "default";
@@ -72,26 +80,7 @@ async fn create(
     Extension(caller): Extension<Caller>,
     Body(asked): Body<CreateSandbox>,
 ) -> Answer {
-    let template = asked.template.unwrap_or_default().trim().to_owned();
-    if template.is_empty() {
-        return Err(bad("template is required").into());
-    }
-    if template.len() > NAME_BYTES_MAX || template != TEMPLATE {
-        return Err(ApiError::new(ErrorCode::NotFound, "template not found").into());
-    }
-    if asked.snapshot_id.is_some_and(|id| !id.is_empty()) {
-        return Err(later("snapshots").into());
-    }
-    if asked.mounts.is_some_and(|mounts| !mounts.is_empty()) {
-        return Err(later("mounts").into());
-    }
-    let mut config = SandboxConfig::default();
-    check(asked.config.unwrap_or_default())?.apply(&mut config);
-    let new = NewSandbox {
-        owner: owner(&caller)?,
-        template,
-        config,
-    };
+    let new = checked(&caller, asked)?;
     let sandbox = engine.create(new).await?;
     let record = sandbox.record();
     let runtime_id = runtime_id(&record);
@@ -99,12 +88,36 @@ async fn create(
         StatusCode::CREATED,
         CreatedSandbox {
             sandbox_id: record.id.to_string(),
-            status: status_of(record.observed),
+            status: status_of(record.state.observed),
             template: record.template.clone(),
             pod_name: runtime_id.clone(),
             runtime_id,
         },
     ))
+}
+
+/// What a creation asks for, checked.
+pub(crate) fn checked(caller: &Caller, asked: CreateSandbox) -> Result<NewSandbox, ApiError> {
+    let template = asked.template.unwrap_or_default().trim().to_owned();
+    if template.is_empty() {
+        return Err(bad("template is required"));
+    }
+    if template.len() > NAME_BYTES_MAX || template != TEMPLATE {
+        return Err(ApiError::new(ErrorCode::NotFound, "template not found"));
+    }
+    if asked.snapshot_id.is_some_and(|id| !id.is_empty()) {
+        return Err(later("snapshots"));
+    }
+    if asked.mounts.is_some_and(|mounts| !mounts.is_empty()) {
+        return Err(later("mounts"));
+    }
+    let mut config = SandboxConfig::default();
+    check(asked.config.unwrap_or_default())?.apply(&mut config);
+    Ok(NewSandbox {
+        owner: owner(caller)?,
+        template,
+        config,
+    })
 }
 
 async fn list(
@@ -146,16 +159,10 @@ fn page(records: &[SandboxRecord], has_more: bool) -> SandboxList {
 
 /// The states that both filters let through.
 fn wanted(status: Option<&str>, paused: Option<&str>) -> Result<Vec<Observed>, ApiError> {
-    const ALL: [Observed; 6] = [
-        Observed::Starting,
-        Observed::Running,
-        Observed::Releasing,
-        Observed::Released,
-        Observed::Failed,
-        Observed::Deleting,
-    ];
     if let Some(status) = status
-        && !ALL.iter().any(|one| status_of(*one).as_str() == status)
+        && !Observed::ALL
+            .iter()
+            .any(|one| status_of(*one).as_str() == status)
     {
         return Err(bad(
             "status must be starting, running, paused, terminating or failed",
@@ -167,8 +174,9 @@ fn wanted(status: Option<&str>, paused: Option<&str>) -> Result<Vec<Observed>, A
         Some("false" | "0") => Some(false),
         Some(_) => return Err(bad("paused must be true or false")),
     };
-    Ok(ALL
-        .into_iter()
+    Ok(Observed::ALL
+        .iter()
+        .copied()
         .filter(|one| status.is_none_or(|status| status_of(*one).as_str() == status))
         .filter(|one| paused.is_none_or(|paused| (*one == Observed::Released) == paused))
         .collect())
@@ -245,13 +253,13 @@ async fn status(
             template_id: record.template.clone(),
             team_id: record.owner.to_string(),
             user_id: record.owner.to_string(),
-            status: status_of(record.observed),
+            status: status_of(record.state.observed),
             pod_name: runtime_id.clone(),
             runtime_id,
-            claimed_at: time::text(record.claimed_at),
+            claimed_at: time::text(record.state.claimed_at),
             created_at: time::text(record.created_at),
-            expires_at: deadline(record.expires_at),
-            hard_expires_at: deadline(record.hard_expires_at),
+            expires_at: deadline(record.state.expires_at),
+            hard_expires_at: deadline(record.state.hard_expires_at),
         },
     ))
 }
@@ -307,8 +315,8 @@ async fn refresh(
         StatusCode::OK,
         RefreshedSandbox {
             sandbox_id: id,
-            expires_at: deadline(record.expires_at),
-            hard_expires_at: deadline(record.hard_expires_at),
+            expires_at: deadline(record.state.expires_at),
+            hard_expires_at: deadline(record.state.hard_expires_at),
         },
     ))
 }
@@ -349,7 +357,7 @@ fn find(engine: &Engine, caller: &Caller, id: &str) -> Result<Arc<Sandbox>, Fail
     Ok(engine.get(&caller.owner, &id)?)
 }
 
-fn owner(caller: &Caller) -> Result<Owner, ApiError> {
+pub(crate) fn owner(caller: &Caller) -> Result<Owner, ApiError> {
     Owner::parse(&caller.owner)
         .ok_or_else(|| ApiError::new(ErrorCode::InternalError, "the key's owner is unreadable"))
 }
@@ -357,7 +365,12 @@ fn owner(caller: &Caller) -> Result<Owner, ApiError> {
 pub(super) fn status_of(observed: Observed) -> SandboxStatus {
     match observed {
         Observed::Starting => SandboxStatus::Starting,
-        Observed::Running | Observed::Releasing => SandboxStatus::Running,
+        // Whoever waits for a new generation must not wait for one that only stands still.
+        Observed::Running
+        | Observed::Freezing
+        | Observed::Frozen
+        | Observed::Thawing
+        | Observed::Releasing => SandboxStatus::Running,
         Observed::Released => SandboxStatus::Paused,
         Observed::Failed => SandboxStatus::Failed,
         Observed::Deleting => SandboxStatus::Terminating,
@@ -365,7 +378,7 @@ pub(super) fn status_of(observed: Observed) -> SandboxStatus {
 }
 
 fn runtime_id(record: &SandboxRecord) -> String {
-    format!("{}-g{}", record.id, record.generation.0)
+    format!("{}-g{}", record.id, record.state.generation.0)
 }
 
 fn deadline(at: Option<Timestamp>) -> String {
@@ -376,13 +389,13 @@ fn summary(record: &SandboxRecord) -> SandboxSummary {
     SandboxSummary {
         id: record.id.to_string(),
         template_id: record.template.clone(),
-        status: status_of(record.observed),
-        paused: record.observed == Observed::Released,
-        runtime_generation: record.generation.0,
+        status: status_of(record.state.observed),
+        paused: record.state.observed == Observed::Released,
+        runtime_generation: record.state.generation.0,
         created_at: time::text(record.created_at),
         updated_at: time::text(record.updated_at),
-        expires_at: deadline(record.expires_at),
-        hard_expires_at: deadline(record.hard_expires_at),
+        expires_at: deadline(record.state.expires_at),
+        hard_expires_at: deadline(record.state.hard_expires_at),
     }
 }
 
@@ -395,7 +408,7 @@ fn full(engine: &Engine, record: &SandboxRecord) -> SandboxAnswer {
         auto_resume: record.config.auto_resume,
         pod_name: runtime_id.clone(),
         runtime_id,
-        claimed_at: time::text(record.claimed_at),
+        claimed_at: time::text(record.state.claimed_at),
         resources: record.config.resources.clone().map(Into::into),
         runtime: Some(RuntimeInfo {
             kind: capabilities.runtime.to_owned(),

@@ -1,38 +1,39 @@
 //! The task that owns one sandbox: the only place where it changes.
 //!
-//! Every change is `put` into the store before its effect. What a killed server leaves behind is
-//! read by [`Task::settle`] in the next one:
+//! What anything means is decided by [`outlive_core::sandbox`]; here it is carried out, one input
+//! at a time:
 //!
-//! | asked for | a keeper lives | none lives |
-//! |---|---|---|
-//! | running | link to it | start the next generation |
-//! | released | release it | tidy up |
-//! | deleted | release it, remove everything | remove everything |
-//!
-//! The same table finishes whatever could not be finished the first time. Two rules keep
-//! workloads safe meanwhile: a runtime that lives is never ended because the store or one call to
-//! its supervisor failed, and no generation starts before it is certain that none lives.
+//! ```text
+//!   command, death, deadline ─► decide ─► store ─► show ─► perform ─┐
+//!                                 ▲                                 │ what came of it
+//!                                 └─────────────────────────────────┘
+//! ```
+//! The store is written before the effect. A request that it can't take down is refused and
+//! changes nothing; a fact is remembered all the same, and written with whatever comes next.
 
-use std::{sync::Arc, time::Duration};
+mod perform;
 
-use outlive_api::agent::{Outcome, Request};
-use outlive_core::{id::Generation, time::Timestamp};
+use std::sync::Arc;
+
+use outlive_core::{
+    sandbox::{Decision, Desired, Effect, Hold, Input, Refusal, ReleaseWhy, Then},
+    time::Timestamp,
+};
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until},
 };
 
-use super::{Shared, Snapshot, config::ConfigChange, going_away, seconds, store_failed};
+use super::{
+    Shared, Snapshot, activity::Activity, config::ConfigChange, config::IdleKind, going_away,
+    seconds, store_failed,
+};
 use crate::{
-    agents::{agent::Agent, keeper::Keeper, offline, tails::Tails},
+    agents::{agent::Agent, tails::Tails},
     clock,
-    limits::{
-        AGENT_START_MAX, AGENT_WAIT_MAX, DEADLINE_SLEEP_MAX, KEEPER_KILL_MAX, RELEASE_MAX,
-        RUNTIME_BACKOFF_MAX, RUNTIME_BACKOFF_MIN, RUNTIME_STABLE_MIN, RUNTIME_STARTS_MAX,
-    },
-    runtime::Start,
+    limits::{DEADLINE_SLEEP_MAX, PUT_OFF_MAX, STORE_RETRY},
     sessions::CallError,
-    store::{Desired, Observed, ReleaseWhy, SandboxRecord},
+    store::SandboxRecord,
 };
 
 /// Where the answer to a command goes.
@@ -41,14 +42,20 @@ pub(super) type Reply = oneshot::Sender<Result<(), CallError>>;
 /// What a sandbox is asked.
 #[derive(Debug)]
 pub(super) enum Command {
-    /// Have a runtime, if calls may wake it.
+    /// Have a runtime that runs, if calls may wake it.
     Wake(Reply),
-    /// Have a runtime.
+    /// Have a runtime that runs.
     Resume(Reply),
+    /// Stand still.
+    Suspend(Reply),
     /// Keep the disk only.
     Pause(Reply),
     /// Move the deadline: this many seconds from now, or the `ttl`.
     Refresh(Option<u64>, Reply),
+    /// Stay awake for a while.
+    Hold(Box<Hold>, Reply),
+    /// Do so no longer.
+    DropHold(String, Reply),
     /// Another configuration.
     Configure(Box<ConfigChange>, Reply),
     /// Leave no trace.
@@ -63,12 +70,13 @@ enum Next {
     Removed,
 }
 
-/// What became of the request to leave.
+/// Where an input comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    Leaves,
-    /// It did not answer, or said no.
-    Stays,
+enum Source {
+    /// Somebody asks: no change without the store.
+    Request,
+    /// It happened, whether the store hears of it or not.
+    Fact,
 }
 
 /// See the module.
@@ -77,14 +85,11 @@ pub(super) struct Task {
     record: SandboxRecord,
     publish: watch::Sender<Snapshot>,
     tails: Arc<Tails>,
+    activity: Arc<Activity>,
     agent: Option<Arc<Agent>>,
-    started: Option<Instant>,
-    /// Starts that failed or runtimes that died young, in a row.
-    failures: u32,
-    /// Other steps that could not be done, in a row.
-    stumbles: u32,
-    /// When what is asked for is tried again; until then nothing else is due.
-    retry: Option<Instant>,
+    /// The store does not know yet what everybody sees; when it is told again.
+    unsaved: Option<Instant>,
+    next: Next,
 }
 
 impl Task {
@@ -93,17 +98,17 @@ impl Task {
         record: SandboxRecord,
         publish: watch::Sender<Snapshot>,
         tails: Arc<Tails>,
+        activity: Arc<Activity>,
     ) -> Self {
         Self {
             shared,
             record,
             publish,
             tails,
+            activity,
             agent: None,
-            started: None,
-            failures: 0,
-            stumbles: 0,
-            retry: None,
+            unsaved: None,
+            next: Next::GoOn,
         }
     }
 
@@ -113,463 +118,213 @@ impl Task {
         created: Option<Reply>,
     ) {
         let stop = self.shared.stop.clone();
-        let next = match created {
+        match created {
             Some(reply) => self.first_start(reply).await,
-            None => self.settle().await,
-        };
-        if next == Next::Removed {
-            return;
+            // Goes on from where a server before was killed.
+            None => self.note(Effect::Look).await,
         }
-        loop {
-            let next = tokio::select! {
+        while self.next == Next::GoOn {
+            tokio::select! {
                 command = commands.recv() => match command {
                     Some(command) => self.carry_out(command).await,
                     None => return,
                 },
-                () = gone(self.agent.clone()) => self.replace().await,
+                () = gone(self.agent.clone()) => {
+                    self.agent = None;
+                    self.tell(&Input::Gone).await;
+                }
                 () = sleep_until(self.wake_up()) => self.due().await,
+                () = self.activity.changed() => {} // Another deadline.
                 () = stop.cancelled() => return,
-            };
-            if next == Next::Removed {
-                return;
             }
         }
     }
 
-    async fn carry_out(&mut self, command: Command) -> Next {
-        match command {
-            Command::Wake(reply) => {
-                let result =
-                    if self.record.config.auto_resume || self.record.desired == Desired::Running {
-                        self.ensure_running().await
-                    } else {
-                        Err(CallError::Unavailable {
-                            message: "the sandbox is paused and auto_resume is off".to_owned(),
-                            retry_after: seconds(5),
-                        })
-                    };
-                answer(reply, result);
-            }
-            Command::Resume(reply) => {
-                let result = self.ensure_running().await;
-                answer(reply, result);
-            }
-            Command::Pause(reply) => {
-                let result = self.release(ReleaseWhy::Pause).await;
-                answer(reply, result);
-            }
-            Command::Refresh(duration, reply) => {
-                let result = self.refresh(duration).await;
-                answer(reply, result);
-            }
+    async fn carry_out(&mut self, command: Command) {
+        let (input, reply) = match command {
+            Command::Wake(reply) => (Input::Wake, reply),
+            Command::Resume(reply) => (Input::Resume, reply),
+            Command::Suspend(reply) => (Input::Suspend, reply),
+            Command::Pause(reply) => (Input::Release(ReleaseWhy::Pause), reply),
+            Command::Refresh(duration, reply) => (Input::Refresh(duration.map(seconds)), reply),
+            Command::Hold(hold, reply) => (Input::Hold(*hold), reply),
+            Command::DropHold(id, reply) => (Input::DropHold(id), reply),
+            Command::Delete(reply) => (Input::Delete, reply),
             Command::Configure(change, reply) => {
                 let result = self.configure(*change).await;
-                answer(reply, result);
+                return answer(reply, result);
             }
-            Command::Delete(reply) => {
-                let result = self.delete().await;
-                let removed = result.is_ok();
-                answer(reply, result);
-                if removed {
-                    return Next::Removed;
-                }
-            }
-        }
-        Next::GoOn
+        };
+        let result = self.feed(&input).await;
+        answer(reply, result);
     }
 
     /// The start of a new sandbox; one that can't be started leaves no trace.
-    async fn first_start(&mut self, reply: Reply) -> Next {
-        let started = self.start(self.record.generation).await;
-        match started {
-            Ok(()) => {
-                answer(reply, Ok(()));
-                Next::GoOn
+    async fn first_start(&mut self, reply: Reply) {
+        let started = self.carry_on(Effect::Start).await;
+        if started.is_err()
+            && let Err(error) = self.feed(&Input::Delete).await
+        {
+            tracing::error!(sandbox = %self.record.id, %error, "a sandbox that did not start can't be removed yet");
+            // Its maker is told that there is none: it is not started again.
+            self.record.state.desired = Desired::Deleted;
+        }
+        answer(reply, started);
+    }
+
+    /// Decides an input and everything that follows from it.
+    async fn feed(&mut self, input: &Input) -> Result<(), CallError> {
+        for _ in 0..PUT_OFF_MAX {
+            let decision = self.decide(input)?;
+            let then = decision.then;
+            match self.commit(decision, Source::Request).await? {
+                Some(effect) => self.carry_on(effect).await?,
+                None => return Ok(()),
             }
-            Err(error) => {
-                let next = match self.delete().await {
-                    Ok(()) => Next::Removed,
-                    Err(error) => {
-                        tracing::error!(sandbox = %self.record.id, %error, "a sandbox that did not start can't be removed yet");
-                        // Its maker is told that there is none: it is not started again.
-                        self.record.desired = Desired::Deleted;
-                        Next::GoOn
-                    }
-                };
-                answer(reply, Err(error));
-                next
-            }
-        }
-    }
-
-    /// Goes on from where a server before was killed, or from what failed the last time.
-    async fn settle(&mut self) -> Next {
-        if let Err(error) = self.look().await {
-            tracing::error!(sandbox = %self.record.id, %error, "a runtime can't be looked for; looking again later");
-            self.stumble();
-            return Next::GoOn;
-        }
-        match self.record.desired {
-            Desired::Running if self.agent.is_some() => {
-                if let Err(error) = self.take_over().await {
-                    tracing::error!(sandbox = %self.record.id, %error, "a runtime that lives can't be taken over yet");
-                }
-                Next::GoOn
-            }
-            Desired::Running => self.replace().await,
-            Desired::Released => {
-                let why = self.record.why.unwrap_or(ReleaseWhy::Pause);
-                if let Err(error) = self.release(why).await {
-                    tracing::error!(sandbox = %self.record.id, %error, "a release can't be finished yet");
-                }
-                Next::GoOn
-            }
-            Desired::Deleted => match self.delete().await {
-                Ok(()) => Next::Removed,
-                Err(error) => {
-                    tracing::error!(sandbox = %self.record.id, %error, "a removal can't be finished yet");
-                    Next::GoOn
-                }
-            },
-        }
-    }
-
-    /// Links to a runtime that lives. An error says nothing about whether one does.
-    async fn look(&mut self) -> Result<(), CallError> {
-        if self.agent.is_none() {
-            let keeper = self.shared.runtime.running(&self.record.id).await;
-            let keeper = keeper.map_err(|error| unavailable(&error))?;
-            self.agent = keeper.map(|keeper| self.link(keeper));
-        }
-        Ok(())
-    }
-
-    /// A keeper lives: whoever it supervises goes on, also when something fails here. What failed
-    /// is tried again.
-    async fn take_over(&mut self) -> Result<(), CallError> {
-        let Some(agent) = self.agent.clone() else {
-            return Ok(());
-        };
-        self.started.get_or_insert_with(Instant::now);
-        self.record.observed = Observed::Running;
-        self.publish_now();
-        let done = self.take_over_from(&agent).await;
-        match done {
-            Ok(()) => self.settled(),
-            Err(_) => self.stumble(),
-        }
-        done
-    }
-
-    async fn take_over_from(&mut self, agent: &Agent) -> Result<(), CallError> {
-        let welcome = agent
-            .welcome(AGENT_WAIT_MAX)
-            .await
-            .map_err(|error| resume_failed(&error))?;
-        self.tell_env(agent).await?;
-        self.put(|record| {
-            record.generation = record.generation.max(welcome.generation);
-            record.observed = Observed::Running;
-        })
-        .await
-    }
-
-    /// Has a runtime afterwards, or says why not.
-    async fn ensure_running(&mut self) -> Result<(), CallError> {
-        if self.record.desired == Desired::Deleted {
-            return Err(CallError::NoSandbox);
-        }
-        if self.record.observed == Observed::Running && self.agent.is_some() {
-            return Ok(());
-        }
-        self.look().await?;
-        if self.agent.is_some() && self.record.desired == Desired::Running {
-            return self.take_over().await;
-        }
-        if !matches!(self.record.observed, Observed::Released | Observed::Failed) {
-            self.end_runtime().await?; // Its end was not finished.
-        }
-        self.retry = None;
-        let ttl = self.record.config.ttl;
-        if self.record.desired != Desired::Running {
-            // The deadline of a sandbox that was paused by it counts from now.
-            self.record.expires_at = ttl.map(|ttl| clock::now() + seconds(ttl));
-        }
-        self.start(self.record.generation.next()).await
-    }
-
-    /// Starts a generation. The store knows of it before it exists.
-    async fn start(&mut self, generation: Generation) -> Result<(), CallError> {
-        self.put(|record| {
-            record.desired = Desired::Running;
-            record.observed = Observed::Starting;
-            record.why = None;
-            record.generation = generation;
-            record.claimed_at = clock::now();
-        })
-        .await?;
-        let error = match self.bring_up(generation).await {
-            Ok(()) => {
-                self.started = Some(Instant::now());
-                self.confirm().await;
+            if then == Then::Done || self.next == Next::Removed {
                 return Ok(());
             }
-            Err(error) => error,
-        };
-        tracing::error!(sandbox = %self.record.id, generation = generation.0, %error, "a runtime did not start");
-        match self.end_runtime().await {
-            Ok(()) => {
-                self.put(|record| record.observed = Observed::Failed)
-                    .await?;
-            }
-            Err(left) => {
-                tracing::error!(sandbox = %self.record.id, error = %left, "a runtime that did not start is not gone yet");
-                self.stumble();
-            }
         }
-        Err(error)
-    }
-
-    /// A runtime answers: all see it now, the store sees it now or a little later.
-    async fn confirm(&mut self) {
-        self.record.observed = Observed::Running;
-        self.publish_now();
-        match self.put(|record| record.observed = Observed::Running).await {
-            Ok(()) => self.settled(),
-            Err(error) => {
-                tracing::error!(sandbox = %self.record.id, %error, "the store does not know yet that a runtime answers");
-                self.stumble();
-            }
-        }
-    }
-
-    async fn bring_up(&mut self, generation: Generation) -> Result<(), CallError> {
-        let provisioned = self.shared.runtime.provision(&self.record.id).await;
-        provisioned.map_err(|error| failed(&error))?;
-        let keeper = self
-            .shared
-            .runtime
-            .start(Start {
-                sandbox: &self.record.id,
-                generation,
-                config: &self.record.config,
-                slot: self.record.slot,
-            })
-            .await
-            .map_err(|error| resume_failed(&error))?;
-        let agent = self.link(keeper);
-        self.agent = Some(Arc::clone(&agent));
-        agent
-            .welcome(AGENT_START_MAX)
-            .await
-            .map_err(|error| resume_failed(&error))?;
-        self.tell_env(&agent).await
-    }
-
-    fn link(&self, keeper: Keeper) -> Arc<Agent> {
-        Arc::new(Agent::start(
-            self.record.id.clone(),
-            self.shared.places.of(&self.record.id).state(),
-            keeper,
-            Arc::clone(&self.tails),
-            self.record.config.env_vars.clone(),
-            &self.shared.tasks,
-            &self.shared.stop,
-        ))
-    }
-
-    async fn tell_env(&self, agent: &Agent) -> Result<(), CallError> {
-        let env = self.record.config.env_vars.clone();
-        match agent.call(Request::Configure { env }).await {
-            Ok(Outcome::Done) => Ok(()),
-            Ok(Outcome::Rejected(rejection)) => Err(rejection.into()),
-            Ok(other) => Err(resume_failed(&format!("{other:?}"))),
-            Err(error) => Err(resume_failed(&error)),
-        }
-    }
-
-    /// The runtime is gone although it should run: another takes its place.
-    async fn replace(&mut self) -> Next {
-        self.agent = None;
-        if let Err(error) = self.tidy_up().await {
-            tracing::error!(sandbox = %self.record.id, %error, "something of a runtime is left; no other is started yet");
-            self.starts_later();
-            self.stumble();
-            return Next::GoOn;
-        }
-        if self.record.desired != Desired::Running {
-            self.stumble(); // Whatever else is asked for goes on from there.
-            return Next::GoOn;
-        }
-        match self.started.take().map(|started| started.elapsed()) {
-            Some(lived) if lived >= RUNTIME_STABLE_MIN => self.failures = 0,
-            Some(_) => {
-                self.failures += 1;
-                if self.failures > 1 {
-                    tracing::warn!(sandbox = %self.record.id, generation = self.record.generation.0, deaths = self.failures, "runtimes die young; the next generation waits");
-                    self.starts_later();
-                    self.retry_later(self.failures - 1);
-                    return Next::GoOn;
-                }
-            }
-            None => {}
-        }
-        tracing::warn!(sandbox = %self.record.id, generation = self.record.generation.0, "a runtime is gone; the next generation takes its place");
-        match self.start(self.record.generation.next()).await {
-            Ok(()) => {}
-            Err(CallError::ResumeFailed { .. }) => {
-                self.failures += 1;
-                if self.failures < RUNTIME_STARTS_MAX {
-                    self.retry_later(self.failures);
-                }
-            }
-            // Nothing was started.
-            Err(_) => self.stumble(),
-        }
-        Next::GoOn
-    }
-
-    /// All see that no runtime answers now; the store hears of it with the next start.
-    fn starts_later(&mut self) {
-        if self.record.desired == Desired::Running {
-            self.record.observed = Observed::Starting;
-        }
-        self.publish_now();
-    }
-
-    /// A step can't be done now: what is asked for is tried again, later each time.
-    fn stumble(&mut self) {
-        self.retry_later(self.stumbles);
-        self.stumbles = self.stumbles.saturating_add(1);
-    }
-
-    /// What is asked for is reached.
-    const fn settled(&mut self) {
-        self.stumbles = 0;
-        self.retry = None;
-    }
-
-    fn retry_later(&mut self, before: u32) {
-        let pause = (RUNTIME_BACKOFF_MIN * 2_u32.pow(before.min(16))).min(RUNTIME_BACKOFF_MAX);
-        self.retry = Some(Instant::now() + pause);
-    }
-
-    /// Ends the runtime and keeps the disk.
-    async fn release(&mut self, why: ReleaseWhy) -> Result<(), CallError> {
-        if self.record.desired == Desired::Deleted {
-            return Err(CallError::NoSandbox);
-        }
-        if self.record.observed == Observed::Released && self.agent.is_none() {
-            return Ok(());
-        }
-        let done = self.release_all(why).await;
-        match done {
-            Ok(()) => self.settled(),
-            Err(_) => self.stumble(),
-        }
-        done
-    }
-
-    async fn release_all(&mut self, why: ReleaseWhy) -> Result<(), CallError> {
-        self.put(|record| {
-            record.desired = Desired::Released;
-            record.observed = Observed::Releasing;
-            record.why = Some(why);
+        Err(CallError::Unavailable {
+            message: "the sandbox does not come to rest; try again in a moment".to_owned(),
+            retry_after: seconds(1),
         })
-        .await?;
-        self.end_runtime().await?;
-        self.put(|record| record.observed = Observed::Released)
-            .await
     }
 
-    /// Removes everything.
-    async fn delete(&mut self) -> Result<(), CallError> {
-        let done = self.delete_all().await;
-        if done.is_err() {
-            self.stumble();
-        }
-        done
-    }
-
-    /// The record goes last.
-    async fn delete_all(&mut self) -> Result<(), CallError> {
-        self.put(|record| {
-            record.desired = Desired::Deleted;
-            record.observed = Observed::Deleting;
-        })
-        .await?;
-        self.end_runtime().await?;
-        let deleted = self.shared.runtime.delete(&self.record.id).await;
-        deleted.map_err(|error| failed(&error))?;
-        self.shared
-            .store
-            .remove_sandbox(&self.record.id)
-            .await
-            .map_err(|error| store_failed(&error))?;
-        self.tails.all_gone();
-        self.shared.forget(&self.record.id);
-        Ok(())
-    }
-
-    /// No runtime is left afterwards: it is asked to leave, then made to. An error means that one
-    /// may be.
-    async fn end_runtime(&mut self) -> Result<(), CallError> {
-        // A start that failed late may have left one.
-        self.look().await?;
-        if let Some(agent) = self.agent.take() {
-            self.started = None;
-            self.publish_now();
-            let asked = match timeout(RELEASE_MAX, agent.call(Request::Release)).await {
-                Ok(Ok(Outcome::Done)) => Asked::Leaves,
-                other => {
-                    tracing::warn!(sandbox = %self.record.id, ?other, "a runtime did not release itself");
-                    Asked::Stays
-                }
+    /// Performs an effect, and what follows from what came of it. The first thing that failed is
+    /// told.
+    async fn carry_on(&mut self, effect: Effect) -> Result<(), CallError> {
+        let mut next = Some(effect);
+        let mut result = Ok(());
+        while let Some(effect) = next {
+            let (fact, outcome) = self.perform(effect).await;
+            if result.is_ok() {
+                result = outcome;
+            }
+            let Some(fact) = fact else {
+                self.next = Next::Removed;
+                return result;
             };
-            self.see_off(agent.keeper(), asked).await?;
+            let decision = self.decide(&fact)?;
+            next = match self.commit(decision, Source::Fact).await {
+                Ok(effect) => effect,
+                Err(error) => return result.and(Err(error)),
+            };
         }
-        self.tidy_up().await?;
-        offline::refresh(&self.shared.places.of(&self.record.id), &self.tails).await;
-        Ok(())
+        result
     }
 
-    async fn see_off(&self, keeper: &Keeper, asked: Asked) -> Result<(), CallError> {
-        if asked == Asked::Leaves
-            && matches!(timeout(KEEPER_KILL_MAX, keeper.gone()).await, Ok(Ok(())))
-        {
-            return Ok(());
-        }
-        tracing::warn!(sandbox = %self.record.id, pid = keeper.pid(), "a keeper does not leave; killing it");
-        if let Err(error) = keeper.kill() {
-            tracing::error!(sandbox = %self.record.id, %error, "a keeper can't be killed");
-        }
-        match timeout(KEEPER_KILL_MAX, keeper.gone()).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(failed(&error)),
-            Err(_elapsed) => Err(failed(&format!(
-                "keeper {} is still there although it was killed",
-                keeper.pid()
-            ))),
-        }
-    }
-
-    async fn tidy_up(&self) -> Result<(), CallError> {
-        let swept = self.shared.runtime.release(&self.record.id).await;
-        swept.map_err(|error| failed(&error))
-    }
-
-    async fn refresh(&mut self, duration: Option<u64>) -> Result<(), CallError> {
-        let Some(duration) = duration.or(self.record.config.ttl) else {
-            return Ok(()); // It has no deadline to move.
+    /// Something happened that nobody waits for.
+    async fn tell(&mut self, fact: &Input) {
+        let committed = match self.decide(fact) {
+            Ok(decision) => self.commit(decision, Source::Fact).await,
+            Err(error) => Err(error),
         };
-        let at = clock::now() + seconds(duration);
-        self.put(|record| record.expires_at = Some(at)).await
+        match committed {
+            Ok(Some(effect)) => self.note(effect).await,
+            Ok(None) => {}
+            Err(error) => self.log(fact, &error),
+        }
+    }
+
+    /// Performs an effect that nobody waits for.
+    async fn note(&mut self, effect: Effect) {
+        if let Err(error) = self.carry_on(effect).await {
+            self.log(&effect, &error);
+        }
+    }
+
+    fn log(&self, what: &impl std::fmt::Debug, error: &CallError) {
+        let state = &self.record.state;
+        tracing::error!(
+            sandbox = %self.record.id, ?what, desired = state.desired.word(),
+            observed = state.observed.word(), %error, "a step failed; it is tried again"
+        );
+    }
+
+    fn decide(&self, input: &Input) -> Result<Decision, CallError> {
+        let policy = self.record.config.policy();
+        let decided = self.record.state.decide(&policy, clock::now(), input);
+        decided.map_err(refused)
+    }
+
+    /// Makes a decision the state: in the store first, then for all to see. Gives back what is
+    /// to be performed now.
+    async fn commit(
+        &mut self,
+        decision: Decision,
+        source: Source,
+    ) -> Result<Option<Effect>, CallError> {
+        let Decision { next, effect, .. } = decision;
+        if next.stored() == self.record.state.stored() && self.unsaved.is_none() {
+            self.record.state = next;
+            self.publish_now();
+            return Ok(effect);
+        }
+        let mut record = self.record.clone();
+        record.state = next;
+        record.updated_at = clock::now().max(record.updated_at);
+        match (self.save(&record).await, source, effect) {
+            (Ok(()), _, effect) => {
+                self.record = record;
+                self.publish_now();
+                Ok(effect)
+            }
+            (Err(error), Source::Request, _) => Err(error),
+            // It is so, and what nobody stored is stored later.
+            (Err(error), Source::Fact, None) => {
+                tracing::error!(sandbox = %self.record.id, %error, "the store does not know yet what became of a sandbox");
+                self.record = record;
+                self.publish_now();
+                Ok(None)
+            }
+            // Nothing is done without the store; what is known is known.
+            (Err(error), Source::Fact, Some(_)) => {
+                self.record.state.learn(&record.state);
+                self.put_off();
+                Err(error)
+            }
+        }
+    }
+
+    async fn save(&mut self, record: &SandboxRecord) -> Result<(), CallError> {
+        let saved = self.shared.store.update_sandbox(record).await;
+        self.unsaved = match &saved {
+            Ok(()) => None,
+            Err(_) => Some(Instant::now() + STORE_RETRY),
+        };
+        saved.map_err(|error| store_failed(&error))
+    }
+
+    /// What could not be stored is decided anew, a little later.
+    fn put_off(&mut self) {
+        let put_off = self.decide(&Input::NotLooked);
+        if let Ok(decision) = put_off {
+            self.record.state.learn(&decision.next);
+        }
+        self.publish_now();
     }
 
     async fn configure(&mut self, change: ConfigChange) -> Result<(), CallError> {
-        let now = clock::now();
+        if self.record.state.desired == Desired::Deleted {
+            return Err(CallError::NoSandbox);
+        }
         let env_changed = change.env_vars.is_some();
-        self.put(|record| apply(record, change, now)).await?;
+        let (soft, hard) = (change.ttl.is_some(), change.hard_ttl.is_some());
+        let mut record = self.record.clone();
+        change.apply(&mut record.config);
+        let now = clock::now();
+        let policy = record.config.policy();
+        for (changed, input) in [(soft, Input::TtlChanged), (hard, Input::HardTtlChanged)] {
+            if changed {
+                let decision = record.state.decide(&policy, now, &input).map_err(refused)?;
+                record.state = decision.next;
+            }
+        }
+        record.updated_at = now.max(record.updated_at);
+        self.save(&record).await?;
+        self.record = record;
+        self.publish_now();
         if let (true, Some(agent)) = (env_changed, self.agent.clone()) {
             self.tell_env(&agent).await?;
         }
@@ -578,59 +333,61 @@ impl Task {
 
     /// When something is due at the latest.
     fn wake_up(&self) -> Instant {
-        if let Some(retry) = self.retry {
-            return retry; // What is due meanwhile would fail in the same way.
-        }
         let now = clock::now();
-        let in_sandbox = [self.record.hard_expires_at, self.soft_deadline()]
-            .into_iter()
-            .flatten()
-            .map(|at| at.since(now))
-            .min()
-            .unwrap_or(DEADLINE_SLEEP_MAX);
+        let policy = self.record.config.policy();
+        let due = self
+            .record
+            .state
+            .next_deadline(&policy, now, self.quiet_since());
+        let in_sandbox = due.map_or(DEADLINE_SLEEP_MAX, |at| at.since(now));
         // The wall clock may be set: look again now and then.
-        Instant::now() + in_sandbox.min(DEADLINE_SLEEP_MAX)
+        let due = Instant::now() + in_sandbox.min(DEADLINE_SLEEP_MAX);
+        self.unsaved.map_or(due, |at| at.min(due))
     }
 
-    fn soft_deadline(&self) -> Option<Timestamp> {
-        let runs = self.record.desired == Desired::Running;
-        self.record.expires_at.filter(|_| runs)
+    fn quiet_since(&self) -> Option<Timestamp> {
+        self.activity.quiet_since(&self.record.config.idle)
     }
 
-    async fn due(&mut self) -> Next {
-        let now = clock::now();
-        let passed = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
-        let again = self.retry.take().is_some();
-        if passed(self.record.hard_expires_at) {
-            match self.delete().await {
-                Ok(()) => return Next::Removed,
-                Err(error) => {
-                    tracing::error!(sandbox = %self.record.id, %error, "a removal failed");
-                }
+    async fn due(&mut self) {
+        if self.unsaved.is_some_and(|at| at <= Instant::now()) {
+            let record = self.record.clone();
+            if let Err(error) = self.save(&record).await {
+                tracing::error!(sandbox = %self.record.id, %error, "the store still fails");
             }
-        } else if passed(self.soft_deadline()) {
-            if let Err(error) = self.release(ReleaseWhy::Ttl).await {
-                tracing::error!(sandbox = %self.record.id, %error, "a pause failed");
-            }
-        } else if again {
-            return self.settle().await;
+            return;
         }
-        Next::GoOn
+        let now = clock::now();
+        let policy = self.record.config.policy();
+        let sleeps = self
+            .record
+            .state
+            .sleeps_at(&policy, now, self.quiet_since());
+        if sleeps.is_some_and(|at| at <= now) {
+            self.look_for_life().await;
+        }
+        let quiet_since = self.quiet_since();
+        let due = Input::DeadlinePassed { quiet_since };
+        if let Err(error) = self.feed(&due).await {
+            self.log(&due, &error);
+        }
     }
 
-    /// Changes the record: in the store first, then for all to see.
-    async fn put(&mut self, change: impl FnOnce(&mut SandboxRecord)) -> Result<(), CallError> {
-        let mut record = self.record.clone();
-        change(&mut record);
-        record.updated_at = clock::now().max(record.updated_at);
-        self.shared
-            .store
-            .update_sandbox(&record)
-            .await
-            .map_err(|error| store_failed(&error))?;
-        self.record = record;
-        self.publish_now();
-        Ok(())
+    /// Before it falls asleep, the sessions are asked when they last did anything: output does
+    /// not pass through this server.
+    async fn look_for_life(&mut self) {
+        let Some(agent) = self.agent.clone() else {
+            return;
+        };
+        let Some(life) = perform::life_of(&agent).await else {
+            return;
+        };
+        if let Some(at) = life.active_at {
+            self.activity.touch(IdleKind::Output, at);
+        }
+        if life.has_process {
+            self.activity.touch(IdleKind::Process, clock::now());
+        }
     }
 
     fn publish_now(&self) {
@@ -638,17 +395,6 @@ impl Task {
             record: Arc::new(self.record.clone()),
             agent: self.agent.clone(),
         });
-    }
-}
-
-fn apply(record: &mut SandboxRecord, change: ConfigChange, now: Timestamp) {
-    let (soft, hard) = (change.ttl.is_some(), change.hard_ttl.is_some());
-    change.apply(&mut record.config);
-    if soft {
-        record.expires_at = record.config.ttl.map(|ttl| now + seconds(ttl));
-    }
-    if hard {
-        record.hard_expires_at = record.config.hard_ttl.map(|ttl| now + seconds(ttl));
     }
 }
 
@@ -666,22 +412,24 @@ fn answer(reply: Reply, result: Result<(), CallError>) {
     }
 }
 
-fn resume_failed(error: &impl ToString) -> CallError {
-    CallError::ResumeFailed {
-        message: error.to_string(),
-    }
-}
-
-fn failed(error: &impl ToString) -> CallError {
-    CallError::Failed {
-        message: error.to_string(),
-    }
-}
-
-fn unavailable(error: &impl ToString) -> CallError {
-    CallError::Unavailable {
-        message: error.to_string(),
-        retry_after: seconds(1),
+fn refused(refusal: Refusal) -> CallError {
+    match refusal {
+        Refusal::Deleted => CallError::NoSandbox,
+        Refusal::Paused => CallError::Unavailable {
+            message: refusal.to_string(),
+            retry_after: seconds(5),
+        },
+        Refusal::Starting => CallError::Unavailable {
+            message: refusal.to_string(),
+            retry_after: seconds(1),
+        },
+        Refusal::Failed => CallError::ResumeFailed {
+            message: refusal.to_string(),
+        },
+        Refusal::TooManyHolds(_) => CallError::QuotaExceeded {
+            message: refusal.to_string(),
+        },
+        Refusal::NoHold => CallError::NoHold,
     }
 }
 
@@ -696,7 +444,7 @@ pub(super) async fn ask(
         Err(mpsc::error::TrySendError::Full(_)) => {
             return Err(CallError::Unavailable {
                 message: "too many calls wait for this sandbox".to_owned(),
-                retry_after: Duration::from_secs(1),
+                retry_after: seconds(1),
             });
         }
         // Its task ends with the sandbox or with the server.

@@ -13,7 +13,10 @@ use std::{
 };
 
 use outlive_api::agent::Request;
-use outlive_core::id::{Generation, SandboxId};
+use outlive_core::{
+    id::{Generation, SandboxId, SessionId},
+    sandbox::{Desired, Observed, ReleaseWhy},
+};
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -30,8 +33,8 @@ use crate::{
     },
     sessions::{CallError, SandboxHandle},
     store::{
-        Desired, Inserted, KeyHash, KeyRecord, Observed, Owner, SandboxFilter, SandboxPage,
-        SandboxRecord, Store, StoreError, StoreFuture, sqlite::SqliteStore,
+        Inserted, KeyHash, KeyRecord, Owner, SandboxFilter, SandboxPage, SandboxRecord, Store,
+        StoreError, StoreFuture, sqlite::SqliteStore,
     },
 };
 
@@ -312,8 +315,10 @@ impl Stage {
         for sandbox in &sandboxes {
             let record = sandbox.record();
             let lives = self.host.live().contains(&record.id);
-            match record.desired {
-                Desired::Running => assert!(lives, "{at}: {record:?} has no runtime"),
+            match record.state.desired {
+                Desired::Running | Desired::Frozen => {
+                    assert!(lives, "{at}: {record:?} has no runtime");
+                }
                 Desired::Released => assert!(!lives, "{at}: {record:?} still runs"),
                 Desired::Deleted => panic!("{at}: {record:?} is left"),
             }
@@ -366,7 +371,7 @@ fn a_server_killed_while_it_creates_leaves_no_orphan() {
     let steps = killed_at_every_step(|engine| async move {
         engine.create(new_sandbox()).await.unwrap();
     });
-    assert!(steps >= 9, "{steps} steps");
+    assert!(steps >= 7, "{steps} steps");
 }
 
 #[test]
@@ -375,7 +380,7 @@ fn a_server_killed_while_it_deletes_leaves_no_trace() {
         let sandbox = engine.create(new_sandbox()).await.unwrap();
         sandbox.delete().await.unwrap();
     });
-    assert!(steps >= 17, "{steps} steps");
+    assert!(steps >= 15, "{steps} steps");
 }
 
 #[test]
@@ -385,7 +390,121 @@ fn a_server_killed_while_it_pauses_and_resumes_loses_no_sandbox() {
         sandbox.pause().await.unwrap();
         sandbox.resume().await.unwrap();
     });
-    assert!(steps >= 21, "{steps} steps");
+    assert!(steps >= 20, "{steps} steps");
+}
+
+#[test]
+fn a_server_killed_while_it_freezes_and_thaws_loses_no_runtime() {
+    let steps = killed_at_every_step(|engine| async move {
+        let sandbox = engine.create(new_sandbox()).await.unwrap();
+        sandbox.suspend().await.unwrap();
+        sandbox.resume().await.unwrap();
+        sandbox.suspend().await.unwrap();
+        sandbox.pause().await.unwrap();
+    });
+    assert!(steps >= 25, "{steps} steps");
+}
+
+#[test]
+fn a_frozen_sandbox_is_read_as_it_stands_and_woken_by_what_changes_it() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        let agent = stage.host.agent(&sandbox.record().id).unwrap();
+        let session = SessionId::from_bits(7);
+        let signal = Request::Signal {
+            session: session.clone(),
+            expected: None,
+            signal: 15,
+        };
+        sandbox.suspend().await.unwrap();
+        assert!(agent.is_frozen());
+        assert_eq!(sandbox.record().state.observed, Observed::Frozen);
+        // Reading never wakes.
+        assert_eq!(sandbox.list().await.unwrap(), vec![]);
+        sandbox.view(&session).await.unwrap_err();
+        assert!(agent.is_frozen());
+        sandbox.call(signal).await.unwrap();
+        assert!(!agent.is_frozen());
+        assert_eq!(sandbox.record().state.generation, Generation::FIRST);
+        sandbox.suspend().await.unwrap();
+        // A second one changes nothing.
+        sandbox.suspend().await.unwrap();
+    });
+    let id = server.settle()[0].record().id.clone();
+    server.kill();
+    // The next server leaves it asleep.
+    let server = Server::sound(&stage.host);
+    let sandbox = server.settle().pop().unwrap();
+    assert_eq!(sandbox.record().state.observed, Observed::Frozen);
+    assert!(stage.host.agent(&id).unwrap().is_frozen());
+    server.kill();
+}
+
+#[test]
+fn a_workload_that_can_t_be_frozen_goes_on_and_the_caller_is_told_why() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        let agent = stage.host.agent(&sandbox.record().id).unwrap();
+        agent.refuse_freezes(1);
+        let error = sandbox.suspend().await.unwrap_err();
+        assert!(
+            matches!(&error, CallError::Unavailable { message, .. } if message.contains("told not to freeze")),
+            "{error:?}"
+        );
+        assert_eq!(sandbox.record().state.observed, Observed::Running);
+        assert!(!agent.is_frozen());
+        sandbox.suspend().await.unwrap();
+    });
+    server.kill();
+}
+
+#[test]
+fn a_frozen_runtime_that_is_lost_waits_for_a_call() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        sandbox.suspend().await.unwrap();
+        stage.host.kill(&sandbox.record().id);
+        sandbox.reaches(Generation::FIRST, Observed::Released).await;
+        assert_eq!(sandbox.record().state.why, Some(ReleaseWhy::RuntimeLost));
+        sandbox.call(Request::Health).await.unwrap();
+        assert_eq!(sandbox.record().state.generation, Generation(2));
+    });
+    server.kill();
+}
+
+#[test]
+fn nobody_there_and_it_sleeps_somebody_there_and_it_does_not() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let mut new = new_sandbox();
+        new.config.idle.freeze_after_seconds = Some(1);
+        let sandbox = server.engine.create(new).await.unwrap();
+        let attached = sandbox.attach(&SessionId::from_bits(1));
+        let (doing, sleeps_at) = sandbox.wakefulness();
+        assert_eq!(doing.len(), 1);
+        assert_eq!(sleeps_at, None);
+        drop(attached);
+        let left = clock::now();
+        let (doing, sleeps_at) = sandbox.wakefulness();
+        assert_eq!(doing, vec![]);
+        assert!(sleeps_at.unwrap() <= left + Duration::from_secs(1));
+        sandbox.reaches(Generation::FIRST, Observed::Frozen).await;
+        assert!(clock::now() >= sleeps_at.unwrap());
+        // Polling keeps nobody awake, and a call wakes it for another while.
+        sandbox.list().await.unwrap();
+        assert_eq!(sandbox.record().state.observed, Observed::Frozen);
+        sandbox.wake().await.unwrap();
+        assert_eq!(sandbox.record().state.observed, Observed::Running);
+        sandbox.reaches(Generation::FIRST, Observed::Frozen).await;
+    });
+    server.kill();
 }
 
 #[test]
@@ -400,8 +519,8 @@ fn a_running_sandbox_is_taken_over_with_its_generation() {
     first.kill();
     let second = Server::sound(&stage.host);
     let sandbox = second.settle().pop().unwrap();
-    assert_eq!(sandbox.record().observed, Observed::Running);
-    assert_eq!(sandbox.record().generation, Generation::FIRST);
+    assert_eq!(sandbox.record().state.observed, Observed::Running);
+    assert_eq!(sandbox.record().state.generation, Generation::FIRST);
     assert_eq!(stage.host.starts(), vec![(id.clone(), Generation::FIRST)]);
     assert_eq!(stage.host.agent(&id).unwrap().env()["A"], "1");
     second.kill();
@@ -425,7 +544,7 @@ fn a_workload_survives_a_store_that_fails_and_a_host_that_can_t_be_looked_at() {
     second.run(async {
         // It answers before the store does.
         sandbox.call(Request::Health).await.unwrap();
-        assert_eq!(sandbox.record().generation, Generation::FIRST);
+        assert_eq!(sandbox.record().state.generation, Generation::FIRST);
     });
     assert_eq!(stage.host.starts(), vec![(id, Generation::FIRST)]);
     second.kill();
@@ -460,7 +579,7 @@ fn nothing_is_called_gone_before_it_is_swept_up() {
         let sandbox = server.engine.create(new_sandbox()).await.unwrap();
         server.crash.sweeps_refused.store(2, Ordering::SeqCst);
         sandbox.pause().await.unwrap_err();
-        assert_eq!(sandbox.record().observed, Observed::Releasing);
+        assert_eq!(sandbox.record().state.observed, Observed::Releasing);
         // It is finished without being asked for again.
         sandbox.reaches(Generation::FIRST, Observed::Released).await;
         sandbox.resume().await.unwrap();
@@ -503,10 +622,10 @@ fn generations_rise_by_one_with_each_resume() {
         let sandbox = server.engine.create(new_sandbox()).await.unwrap();
         for generation in 1..4 {
             let record = sandbox.record();
-            assert_eq!(record.generation, Generation(generation));
-            assert_eq!(record.observed, Observed::Running);
+            assert_eq!(record.state.generation, Generation(generation));
+            assert_eq!(record.state.observed, Observed::Running);
             sandbox.pause().await.unwrap();
-            assert_eq!(sandbox.record().observed, Observed::Released);
+            assert_eq!(sandbox.record().state.observed, Observed::Released);
             assert_eq!(stage.host.live(), vec![]);
             // A second pause changes nothing, a second resume neither.
             sandbox.pause().await.unwrap();
@@ -533,7 +652,7 @@ fn a_runtime_that_died_is_replaced_at_once() {
     stage.host.kill(&id);
     let server = Server::sound(&stage.host);
     let sandbox = server.settle().pop().unwrap();
-    assert_eq!(sandbox.record().generation, Generation(3));
+    assert_eq!(sandbox.record().state.generation, Generation(3));
     stage.check(&server, "after the death");
     server.kill();
 }
@@ -547,9 +666,9 @@ fn a_call_wakes_a_sandbox_unless_it_may_not() {
         sandbox.pause().await.unwrap();
         // Reading never wakes.
         assert_eq!(sandbox.list().await.unwrap(), vec![]);
-        assert_eq!(sandbox.record().observed, Observed::Released);
+        assert_eq!(sandbox.record().state.observed, Observed::Released);
         sandbox.call(Request::Health).await.unwrap();
-        assert_eq!(sandbox.record().generation, Generation(2));
+        assert_eq!(sandbox.record().state.generation, Generation(2));
 
         let change = ConfigChange {
             auto_resume: Some(false),
@@ -563,7 +682,7 @@ fn a_call_wakes_a_sandbox_unless_it_may_not() {
             matches!(refused, CallError::Unavailable { .. }),
             "{refused:?}"
         );
-        assert_eq!(sandbox.record().observed, Observed::Released);
+        assert_eq!(sandbox.record().state.observed, Observed::Released);
         sandbox.resume().await.unwrap();
         sandbox.call(Request::Health).await.unwrap();
     });
@@ -581,7 +700,7 @@ fn a_hundred_calls_at_once_wake_a_sandbox_once() {
         for answer in futures_util::future::join_all(calls).await {
             answer.unwrap();
         }
-        assert_eq!(sandbox.record().generation, Generation(2));
+        assert_eq!(sandbox.record().state.generation, Generation(2));
         assert_eq!(stage.host.starts().len(), 2);
     });
     server.kill();
@@ -611,9 +730,9 @@ fn a_wake_that_fails_is_told_and_the_next_one_tries_again() {
         stage.host.fail_starts(1);
         let error = sandbox.call(Request::Health).await.unwrap_err();
         assert!(matches!(error, CallError::ResumeFailed { .. }), "{error:?}");
-        assert_eq!(sandbox.record().observed, Observed::Failed);
+        assert_eq!(sandbox.record().state.observed, Observed::Failed);
         sandbox.call(Request::Health).await.unwrap();
-        assert_eq!(sandbox.record().observed, Observed::Running);
+        assert_eq!(sandbox.record().state.observed, Observed::Running);
     });
     server.kill();
 }
@@ -626,7 +745,7 @@ fn ttl_pauses_and_hard_ttl_deletes() {
         let mut new = new_sandbox();
         new.config.ttl = Some(1);
         let sandbox = server.engine.create(new).await.unwrap();
-        let due = sandbox.record().expires_at.unwrap();
+        let due = sandbox.record().state.expires_at.unwrap();
         sandbox.reaches(Generation::FIRST, Observed::Released).await;
         let late = clock::now().since(due);
         assert!(
@@ -636,7 +755,7 @@ fn ttl_pauses_and_hard_ttl_deletes() {
         assert_eq!(stage.host.live(), vec![]);
         // Resumed, its time counts anew (case I8).
         sandbox.resume().await.unwrap();
-        assert!(sandbox.record().expires_at.unwrap() > due);
+        assert!(sandbox.record().state.expires_at.unwrap() > due);
 
         let change = ConfigChange {
             ttl: Some(0),
@@ -644,7 +763,7 @@ fn ttl_pauses_and_hard_ttl_deletes() {
             ..ConfigChange::default()
         };
         sandbox.configure(change).await.unwrap();
-        assert_eq!(sandbox.record().expires_at, None);
+        assert_eq!(sandbox.record().state.expires_at, None);
         assert!(!sandbox.settled_gone().await);
     });
     assert_eq!(stage.host.disks(), vec![]);

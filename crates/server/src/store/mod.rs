@@ -16,7 +16,8 @@ use std::fmt;
 use futures_util::future::BoxFuture;
 use outlive_api::keys::Role;
 use outlive_core::{
-    id::{Generation, SandboxId},
+    id::SandboxId,
+    sandbox::{Observed, Sandbox},
     time::Timestamp,
 };
 
@@ -73,69 +74,6 @@ impl fmt::Display for Owner {
     }
 }
 
-/// An enum that is a word in the database.
-macro_rules! words {
-    ($(#[$doc:meta])* $vis:vis enum $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        $vis enum $name { $($(#[$vdoc])* $variant),+ }
-
-        impl $name {
-            /// The word for it.
-            $vis fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word),+ }
-            }
-
-            /// What the word means.
-            $vis fn from_word(word: &str) -> Option<Self> {
-                match word { $($word => Some(Self::$variant),)+ _ => None }
-            }
-        }
-    };
-}
-
-words! {
-    /// What was asked of a sandbox.
-    pub(crate) enum Desired {
-        /// It should have a runtime.
-        Running = "running",
-        /// It should keep its disk only.
-        Released = "released",
-        /// It should leave no trace.
-        Deleted = "deleted",
-    }
-}
-
-words! {
-    /// What is known of a sandbox.
-    pub(crate) enum Observed {
-        /// A runtime is being started.
-        Starting = "starting",
-        /// Its supervisor answers.
-        Running = "running",
-        /// Its runtime is being ended, the disk stays.
-        Releasing = "releasing",
-        /// It has no runtime.
-        Released = "released",
-        /// No runtime could be started; a waking call tries again.
-        Failed = "failed",
-        /// It is being removed.
-        Deleting = "deleting",
-    }
-}
-
-words! {
-    /// Why a sandbox has no runtime.
-    pub(crate) enum ReleaseWhy {
-        /// Somebody paused it.
-        Pause = "pause",
-        /// Its `ttl` passed.
-        Ttl = "ttl",
-        /// The runtime died and was not to be replaced at once.
-        RuntimeLost = "runtime_lost",
-    }
-}
-
 /// The word for a role.
 pub(crate) fn role_word(role: Role) -> &'static str {
     match role {
@@ -159,17 +97,12 @@ pub(crate) struct SandboxRecord {
     pub(crate) owner: Owner,
     pub(crate) template: String,
     pub(crate) config: SandboxConfig,
-    pub(crate) desired: Desired,
-    pub(crate) observed: Observed,
-    pub(crate) why: Option<ReleaseWhy>,
-    pub(crate) generation: Generation,
+    /// What was asked of it and what is known of it.
+    pub(crate) state: Sandbox,
     /// Names its range of host ids; no two sandboxes share one.
     pub(crate) slot: u16,
     pub(crate) created_at: Timestamp,
     pub(crate) updated_at: Timestamp,
-    pub(crate) claimed_at: Timestamp,
-    pub(crate) expires_at: Option<Timestamp>,
-    pub(crate) hard_expires_at: Option<Timestamp>,
 }
 
 /// Which sandboxes a list wants.

@@ -12,8 +12,10 @@ use std::{
 
 use outlive_core::{
     id::{Generation, SandboxId},
+    sandbox::{Desired, Hold, Observed, ReleaseWhy, Sandbox, Stored},
     time::Timestamp,
 };
+use serde::{Deserialize, Serialize};
 use sqlx::{
     ConnectOptions, QueryBuilder, Row, Sqlite, SqlitePool,
     sqlite::{
@@ -22,15 +24,15 @@ use sqlx::{
 };
 
 use super::{
-    Desired, Inserted, KeyHash, KeyRecord, Observed, Owner, ReleaseWhy, SandboxFilter, SandboxPage,
-    SandboxRecord, Store, StoreError, StoreFuture, role_from_word, role_word,
+    Inserted, KeyHash, KeyRecord, Owner, SandboxFilter, SandboxPage, SandboxRecord, Store,
+    StoreError, StoreFuture, role_from_word, role_word,
 };
 
 const CONNECTIONS_MAX: u32 = 4;
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 
 const SANDBOX_COLUMNS: &str = "id, owner, template, config, desired, observed, why, generation, \
-     slot, created_at, updated_at, claimed_at, expires_at, hard_expires_at";
+     slot, created_at, updated_at, claimed_at, expires_at, hard_expires_at, holds";
 
 /// See the module.
 #[derive(Debug)]
@@ -65,24 +67,26 @@ impl SqliteStore {
         // moment can't both take the last place.
         let done = sqlx::query(
             "INSERT INTO sandboxes (id, owner, template, config, desired, observed, why, \
-             generation, slot, created_at, updated_at, claimed_at, expires_at, hard_expires_at) \
-             SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? \
+             generation, slot, created_at, updated_at, claimed_at, expires_at, hard_expires_at, \
+             holds) \
+             SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? \
              WHERE (SELECT count(*) FROM sandboxes WHERE owner = ?) < ?",
         )
         .bind(record.id.as_str())
         .bind(record.owner.as_str())
         .bind(&record.template)
         .bind(record.config.to_text()?)
-        .bind(record.desired.word())
-        .bind(record.observed.word())
-        .bind(record.why.map(ReleaseWhy::word))
-        .bind(number(record.generation.0))
+        .bind(record.state.desired.word())
+        .bind(record.state.observed.word())
+        .bind(record.state.why.map(ReleaseWhy::word))
+        .bind(number(record.state.generation.0))
         .bind(i64::from(record.slot))
         .bind(record.created_at.unix_nanos())
         .bind(record.updated_at.unix_nanos())
-        .bind(record.claimed_at.unix_nanos())
-        .bind(record.expires_at.map(Timestamp::unix_nanos))
-        .bind(record.hard_expires_at.map(Timestamp::unix_nanos))
+        .bind(record.state.claimed_at.unix_nanos())
+        .bind(record.state.expires_at.map(Timestamp::unix_nanos))
+        .bind(record.state.hard_expires_at.map(Timestamp::unix_nanos))
+        .bind(holds_text(&record.state.holds)?)
         .bind(record.owner.as_str())
         .bind(i64::from(owned_max))
         .execute(&self.pool)
@@ -100,17 +104,19 @@ impl SqliteStore {
     async fn update(&self, record: &SandboxRecord) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE sandboxes SET config = ?, desired = ?, observed = ?, why = ?, generation = ?, \
-             updated_at = ?, claimed_at = ?, expires_at = ?, hard_expires_at = ? WHERE id = ?",
+             updated_at = ?, claimed_at = ?, expires_at = ?, hard_expires_at = ?, holds = ? \
+             WHERE id = ?",
         )
         .bind(record.config.to_text()?)
-        .bind(record.desired.word())
-        .bind(record.observed.word())
-        .bind(record.why.map(ReleaseWhy::word))
-        .bind(number(record.generation.0))
+        .bind(record.state.desired.word())
+        .bind(record.state.observed.word())
+        .bind(record.state.why.map(ReleaseWhy::word))
+        .bind(number(record.state.generation.0))
         .bind(record.updated_at.unix_nanos())
-        .bind(record.claimed_at.unix_nanos())
-        .bind(record.expires_at.map(Timestamp::unix_nanos))
-        .bind(record.hard_expires_at.map(Timestamp::unix_nanos))
+        .bind(record.state.claimed_at.unix_nanos())
+        .bind(record.state.expires_at.map(Timestamp::unix_nanos))
+        .bind(record.state.hard_expires_at.map(Timestamp::unix_nanos))
+        .bind(holds_text(&record.state.holds)?)
         .bind(record.id.as_str())
         .execute(&self.pool)
         .await?;
@@ -282,16 +288,10 @@ fn sandbox(row: &SqliteRow) -> Result<SandboxRecord, StoreError> {
         column,
     };
     let text = |column| row.try_get::<String, _>(column);
-    let time = |column| {
-        row.try_get::<Option<i64>, _>(column)
-            .map(|nanos| nanos.map(Timestamp::from_unix_nanos))
-    };
     let moment = |column| {
         row.try_get::<i64, _>(column)
             .map(Timestamp::from_unix_nanos)
     };
-    let why: Option<String> = row.try_get("why")?;
-    let generation: i64 = row.try_get("generation")?;
     let slot: i64 = row.try_get("slot")?;
     Ok(SandboxRecord {
         id: SandboxId::parse(&id).map_err(|_| bad("id"))?,
@@ -299,19 +299,69 @@ fn sandbox(row: &SqliteRow) -> Result<SandboxRecord, StoreError> {
         template: text("template")?,
         config: crate::sandboxes::config::SandboxConfig::from_text(&text("config")?)
             .map_err(|_| bad("config"))?,
+        state: state(&id, row)?,
+        slot: u16::try_from(slot).map_err(|_| bad("slot"))?,
+        created_at: moment("created_at")?,
+        updated_at: moment("updated_at")?,
+    })
+}
+
+/// As the last server left it: what only a server in memory knows is unknown.
+fn state(id: &str, row: &SqliteRow) -> Result<Sandbox, StoreError> {
+    let bad = |column| StoreError::BadRow {
+        id: id.to_owned(),
+        column,
+    };
+    let text = |column| row.try_get::<String, _>(column);
+    let time = |column| {
+        row.try_get::<Option<i64>, _>(column)
+            .map(|nanos| nanos.map(Timestamp::from_unix_nanos))
+    };
+    let why: Option<String> = row.try_get("why")?;
+    let generation: i64 = row.try_get("generation")?;
+    let claimed_at: i64 = row.try_get("claimed_at")?;
+    Ok(Sandbox::remembered(Stored {
         desired: Desired::from_word(&text("desired")?).ok_or_else(|| bad("desired"))?,
         observed: Observed::from_word(&text("observed")?).ok_or_else(|| bad("observed"))?,
         why: why
             .map(|word| ReleaseWhy::from_word(&word).ok_or_else(|| bad("why")))
             .transpose()?,
         generation: Generation(u64::try_from(generation).map_err(|_| bad("generation"))?),
-        slot: u16::try_from(slot).map_err(|_| bad("slot"))?,
-        created_at: moment("created_at")?,
-        updated_at: moment("updated_at")?,
-        claimed_at: moment("claimed_at")?,
+        claimed_at: Timestamp::from_unix_nanos(claimed_at),
         expires_at: time("expires_at")?,
         hard_expires_at: time("hard_expires_at")?,
-    })
+        holds: holds_of(&text("holds")?).map_err(|_| bad("holds"))?,
+    }))
+}
+
+/// A hold as the store writes it; times in nanoseconds since 1970.
+#[derive(Debug, Serialize, Deserialize)]
+struct StoredHold {
+    id: String,
+    owner: String,
+    since: i64,
+    expires_at: i64,
+}
+
+fn holds_text(holds: &[Hold]) -> Result<String, serde_json::Error> {
+    let stored = holds.iter().map(|hold| StoredHold {
+        id: hold.id.clone(),
+        owner: hold.owner.clone(),
+        since: hold.since.unix_nanos(),
+        expires_at: hold.expires_at.unix_nanos(),
+    });
+    serde_json::to_string(&stored.collect::<Vec<_>>())
+}
+
+fn holds_of(text: &str) -> Result<Vec<Hold>, serde_json::Error> {
+    let stored: Vec<StoredHold> = serde_json::from_str(text)?;
+    let holds = stored.into_iter().map(|hold| Hold {
+        id: hold.id,
+        owner: hold.owner,
+        since: Timestamp::from_unix_nanos(hold.since),
+        expires_at: Timestamp::from_unix_nanos(hold.expires_at),
+    });
+    Ok(holds.collect())
 }
 
 fn key(row: &SqliteRow) -> Result<KeyRecord, StoreError> {

@@ -6,12 +6,11 @@ use std::collections::BTreeMap;
 use outlive_api::keys::Role;
 use outlive_core::{
     id::{Generation, SandboxId},
+    sandbox::{Desired, Hold, Observed, ReleaseWhy, Sandbox, Stored},
     time::Timestamp,
 };
 
-use super::{
-    Desired, Inserted, KeyRecord, Observed, Owner, ReleaseWhy, SandboxFilter, SandboxRecord, Store,
-};
+use super::{Inserted, KeyRecord, Owner, SandboxFilter, SandboxRecord, Store};
 use crate::sandboxes::config::SandboxConfig;
 
 pub(super) async fn run<S, F>(open: impl Fn() -> F)
@@ -36,16 +35,19 @@ fn record(id: u64, owner: &str, created: i64) -> SandboxRecord {
             ttl: Some(5),
             ..SandboxConfig::default()
         },
-        desired: Desired::Running,
-        observed: Observed::Starting,
-        why: None,
-        generation: Generation::FIRST,
+        state: Sandbox::remembered(Stored {
+            desired: Desired::Running,
+            observed: Observed::Starting,
+            why: None,
+            generation: Generation::FIRST,
+            claimed_at: at,
+            expires_at: Some(Timestamp::from_unix_nanos(created + 5)),
+            hard_expires_at: None,
+            holds: Vec::new(),
+        }),
         slot: u16::try_from(id).unwrap(),
         created_at: at,
         updated_at: at,
-        claimed_at: at,
-        expires_at: Some(Timestamp::from_unix_nanos(created + 5)),
-        hard_expires_at: None,
     }
 }
 
@@ -66,12 +68,18 @@ async fn sandboxes_are_what_was_written<S: Store, F: Future<Output = S>>(open: i
 
     let store = open().await;
     assert_eq!(store.all_sandboxes().await.unwrap(), vec![one.clone()]);
-    one.desired = Desired::Released;
-    one.observed = Observed::Released;
-    one.why = Some(ReleaseWhy::Ttl);
-    one.generation = Generation(7);
-    one.expires_at = None;
-    one.hard_expires_at = Some(Timestamp::from_unix_nanos(9));
+    one.state.desired = Desired::Released;
+    one.state.observed = Observed::Released;
+    one.state.why = Some(ReleaseWhy::Ttl);
+    one.state.generation = Generation(7);
+    one.state.expires_at = None;
+    one.state.hard_expires_at = Some(Timestamp::from_unix_nanos(9));
+    one.state.holds = vec![Hold {
+        id: "hold-1".to_owned(),
+        owner: "a \"job\"".to_owned(),
+        since: Timestamp::from_unix_nanos(3),
+        expires_at: Timestamp::from_unix_nanos(4),
+    }];
     one.config.auto_resume = false;
     store.update_sandbox(&one).await.unwrap();
     drop(store);
@@ -107,7 +115,7 @@ async fn pages_are_ordered_filtered_and_counted<S: Store>(store: &S) {
     for n in 0..5_u64 {
         let mut one = record(300 + n, "pager", 50 - i64::try_from(n).unwrap());
         if n % 2 == 0 {
-            one.observed = Observed::Released;
+            one.state.observed = Observed::Released;
         }
         if n == 1 {
             one.template = "other".to_owned();

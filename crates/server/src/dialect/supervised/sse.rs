@@ -29,6 +29,7 @@ use super::{
 use crate::{
     http::{extract::Query, reply::Failure},
     limits::HEARTBEAT,
+    sessions::Awake,
 };
 
 /// Follows the session: replays what is kept after the cursor, then sends events as they happen.
@@ -43,6 +44,7 @@ use crate::{
         ("session_id" = String, Path, description = "The session"),
         ("after" = Option<u64>, Query, description = "Send events after this one; left out, from the earliest that is kept"),
         ("until" = Option<String>, Query, description = "`exit`: end once the attempt is over"),
+        ("hold" = Option<bool>, Query, description = "`false`: don't keep the sandbox from falling asleep"),
         ("Last-Event-ID" = Option<String>, Header, description = "Wins over `after`"),
     ),
     responses(
@@ -65,11 +67,13 @@ pub(super) async fn stream_events(
         .attach(action, &*at.sandbox, &at.session, &state.metrics)
         .await?;
     let cursor = cursor::resolve(given, &attachment.tail().borrow())?;
+    let awake = awake(&at, &query)?;
     let stream = SseStream {
         follower: Follower::new(attachment, Format::Sse, until, cursor, session.as_ref()),
         stop: state.stop.clone(),
         revoked: at.caller.revoked,
         heartbeat_at: Instant::now() + HEARTBEAT,
+        _awake: awake,
     };
     let mut response = Response::new(Body::from_stream(stream.into_stream()));
     let headers = response.headers_mut();
@@ -88,6 +92,15 @@ pub(super) fn until(query: &Query) -> Result<Until, ApiError> {
         None => Ok(Until::Deleted),
         Some("exit") => Ok(Until::Exit),
         Some(_) => Err(ApiError::invalid("until must be exit")),
+    }
+}
+
+/// An attachment keeps the sandbox from falling asleep, unless `?hold=false`.
+pub(super) fn awake(at: &InSession, query: &Query) -> Result<Awake, ApiError> {
+    match query.get("hold") {
+        None | Some("true") => Ok(at.sandbox.attach(&at.session)),
+        Some("false") => Ok(Awake::default()),
+        Some(_) => Err(ApiError::invalid("hold must be true or false")),
     }
 }
 
@@ -114,6 +127,7 @@ struct SseStream {
     stop: CancellationToken,
     revoked: CancellationToken,
     heartbeat_at: Instant,
+    _awake: Awake,
 }
 
 impl SseStream {

@@ -25,7 +25,9 @@ use outlive_core::{
 use outlive_journal::{Appender, Config, Durability, FileStorage, NewRecord, Retention};
 use tokio::sync::{Notify, watch};
 
-use crate::sessions::{Answer, CallError, Caller, Census, Life, SandboxHandle, Sandboxes, Tail};
+use crate::sessions::{
+    Answer, Awake, CallError, Caller, Census, Life, SandboxHandle, Sandboxes, Tail,
+};
 
 /// The only sandbox.
 pub(super) const SANDBOX: &str = "sbx-00000000-001";
@@ -395,6 +397,10 @@ impl SandboxHandle for FakeSandbox {
     fn call(&self, request: Request) -> Answer<'_, Outcome> {
         self.wakes.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move { self.perform(request).await.map_err(CallError::Rejected) })
+    }
+
+    fn attach(&self, _session: &SessionId) -> Awake {
+        Awake::default()
     }
 
     fn wake(&self) -> Answer<'_, ()> {

@@ -41,6 +41,7 @@ use crate::limits::{
     CLOSE_WAIT_MAX, FIRST_FRAME_DELAY, MESSAGE_BYTES_MAX, PING_INTERVAL, PONG_MAX, WS_COMMANDS_MAX,
     WS_END_MAX, WS_PIECE_BYTES, WS_REQUEST_BYTES_MAX, WS_REQUESTS_MAX,
 };
+use crate::sessions::Awake;
 
 /// What a socket needs to be served.
 #[derive(Debug)]
@@ -48,6 +49,8 @@ pub(super) struct Connection {
     pub(super) at: InSession,
     pub(super) follower: Follower,
     pub(super) stop: CancellationToken,
+    /// Kept until the socket is closed.
+    pub(super) awake: Awake,
 }
 
 /// What the writer is given beside events.
@@ -90,6 +93,7 @@ impl Connection {
         writer: impl AsyncWrite + Unpin,
         early: Bytes,
     ) {
+        let _awake = self.awake;
         let peer = Peer {
             opened: Instant::now(),
             heard_ms: AtomicU64::new(0),

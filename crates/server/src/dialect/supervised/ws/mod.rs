@@ -24,7 +24,7 @@ use super::{
     cursor,
     follow::Follower,
     source::Format,
-    sse::{state_for, until},
+    sse::{awake, state_for, until},
 };
 use crate::http::{
     extract::Query,
@@ -44,6 +44,7 @@ use crate::http::{
         ("session_id" = String, Path, description = "The session"),
         ("after" = Option<u64>, Query, description = "Send events after this one; left out, from the earliest that is kept"),
         ("until" = Option<String>, Query, description = "`exit`: close once the attempt is over"),
+        ("hold" = Option<bool>, Query, description = "`false`: don't keep the sandbox from falling asleep"),
     ),
     responses(
         (status = 101, description = "Messages follow, as text: `ServerMessage` from here, `ClientMessage` from there"),
@@ -67,6 +68,7 @@ pub(super) async fn attach(
         .attach(action, &*at.sandbox, &at.session, &state.metrics)
         .await?;
     let cursor = cursor::resolve(given, &attachment.tail().borrow())?;
+    let awake = awake(&at, &query)?;
     if may_write(&at.caller).is_ok() {
         let woken = at.sandbox.wake().await;
         woken.map_err(|error| session_error(action, error))?;
@@ -87,6 +89,7 @@ pub(super) async fn attach(
         ),
         stop: state.stop.clone(),
         at,
+        awake,
     };
     state.connections.spawn(async move {
         match upgrade.await {

@@ -1,0 +1,303 @@
+//! The effects of a sandbox: what its task does to the host and to the supervisor.
+
+use std::sync::Arc;
+
+use outlive_api::agent::{Outcome, Request};
+use outlive_core::{
+    sandbox::{Effect, Input},
+    session::Session,
+    time::Timestamp,
+};
+use tokio::time::timeout;
+
+use super::{super::store_failed, Task, seconds};
+use crate::{
+    agents::{agent::Agent, keeper::Keeper, offline},
+    limits::{
+        AGENT_START_MAX, AGENT_WAIT_MAX, FREEZE_ANSWER_MAX, KEEPER_KILL_MAX, READ_ANSWER_MAX,
+        RELEASE_MAX,
+    },
+    runtime::Start,
+    sessions::CallError,
+};
+
+/// What became of the request to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Leaves,
+    /// It did not answer, or said no.
+    Stays,
+}
+
+/// What the machine hears of an effect, nothing when the sandbox is removed; and what whoever
+/// asked for it is told.
+type Came = (Option<Input>, Result<(), CallError>);
+
+impl Task {
+    pub(super) async fn perform(&mut self, effect: Effect) -> Came {
+        match effect {
+            Effect::Look => self.look_for_runtime().await,
+            Effect::Greet => self.greet().await,
+            Effect::Sweep => {
+                let swept = self.tidy_up().await;
+                came(swept, Input::Swept, Input::NotSwept)
+            }
+            Effect::Start => self.start().await,
+            Effect::Freeze => {
+                let froze = self.stand_still().await;
+                came(froze, Input::Froze, Input::NotFrozen)
+            }
+            Effect::Thaw => {
+                let thawed = self.ask_done(Request::Thaw).await;
+                came(thawed, Input::Thawed, Input::NotThawed)
+            }
+            Effect::End => {
+                let ended = self.end_runtime().await;
+                came(ended, Input::Ended, Input::NotEnded)
+            }
+            Effect::Remove => match self.remove().await {
+                Ok(()) => (None, Ok(())),
+                Err(error) => (Some(Input::NotRemoved), Err(error)),
+            },
+        }
+    }
+
+    async fn look_for_runtime(&mut self) -> Came {
+        match self.look().await {
+            Ok(()) => {
+                let lives = self.agent.is_some();
+                self.publish_now();
+                (Some(Input::Found { lives }), Ok(()))
+            }
+            Err(error) => (Some(Input::NotLooked), Err(error)),
+        }
+    }
+
+    /// Links to a runtime that lives. An error says nothing about whether one does.
+    async fn look(&mut self) -> Result<(), CallError> {
+        if self.agent.is_none() {
+            let keeper = self.shared.runtime.running(&self.record.id).await;
+            let keeper = keeper.map_err(|error| unavailable(&error))?;
+            self.agent = keeper.map(|keeper| self.link(keeper));
+        }
+        Ok(())
+    }
+
+    async fn greet(&self) -> Came {
+        let Some(agent) = self.agent.clone() else {
+            return (Some(Input::NotLooked), Err(gone_meanwhile()));
+        };
+        let welcome = match agent.welcome(AGENT_WAIT_MAX).await {
+            Ok(welcome) => welcome,
+            Err(error) => return (Some(Input::Unanswered), Err(resume_failed(&error))),
+        };
+        if let Err(error) = self.tell_env(&agent).await {
+            return (Some(Input::Unanswered), Err(error));
+        }
+        let answered = Input::Answered {
+            generation: welcome.generation,
+            frozen: welcome.frozen,
+        };
+        (Some(answered), Ok(()))
+    }
+
+    async fn start(&mut self) -> Came {
+        let Err(error) = self.bring_up().await else {
+            return (Some(Input::Started), Ok(()));
+        };
+        tracing::error!(sandbox = %self.record.id, generation = self.record.state.generation.0, %error, "a runtime did not start");
+        match self.end_runtime().await {
+            Ok(()) => (Some(Input::NotStarted), Err(error)),
+            Err(left) => {
+                tracing::error!(sandbox = %self.record.id, error = %left, "a runtime that did not start is not gone yet");
+                (Some(Input::HalfStarted), Err(error))
+            }
+        }
+    }
+
+    async fn bring_up(&mut self) -> Result<(), CallError> {
+        let provisioned = self.shared.runtime.provision(&self.record.id).await;
+        provisioned.map_err(|error| failed(&error))?;
+        let keeper = self
+            .shared
+            .runtime
+            .start(Start {
+                sandbox: &self.record.id,
+                generation: self.record.state.generation,
+                config: &self.record.config,
+                slot: self.record.slot,
+            })
+            .await
+            .map_err(|error| resume_failed(&error))?;
+        let agent = self.link(keeper);
+        self.agent = Some(Arc::clone(&agent));
+        agent
+            .welcome(AGENT_START_MAX)
+            .await
+            .map_err(|error| resume_failed(&error))?;
+        self.tell_env(&agent).await
+    }
+
+    fn link(&self, keeper: Keeper) -> Arc<Agent> {
+        Arc::new(Agent::start(
+            self.record.id.clone(),
+            self.shared.places.of(&self.record.id).state(),
+            keeper,
+            Arc::clone(&self.tails),
+            self.record.config.env_vars.clone(),
+            &self.shared.tasks,
+            &self.shared.stop,
+        ))
+    }
+
+    pub(super) async fn tell_env(&self, agent: &Agent) -> Result<(), CallError> {
+        let env = self.record.config.env_vars.clone();
+        done(agent.call(Request::Configure { env }).await)
+    }
+
+    /// A workload that can't be stopped is no fault of ours: it may work the next time.
+    async fn stand_still(&self) -> Result<(), CallError> {
+        match self.ask_done(Request::Freeze).await {
+            Err(CallError::Failed { message }) => Err(unavailable(&message)),
+            answer => answer,
+        }
+    }
+
+    async fn ask_done(&self, request: Request) -> Result<(), CallError> {
+        let Some(agent) = &self.agent else {
+            return Err(gone_meanwhile());
+        };
+        match timeout(FREEZE_ANSWER_MAX, agent.call(request)).await {
+            Ok(answer) => done(answer),
+            Err(_elapsed) => Err(unavailable(&"the supervisor does not answer")),
+        }
+    }
+
+    /// The record goes last.
+    async fn remove(&mut self) -> Result<(), CallError> {
+        self.end_runtime().await?;
+        let deleted = self.shared.runtime.delete(&self.record.id).await;
+        deleted.map_err(|error| failed(&error))?;
+        self.shared
+            .store
+            .remove_sandbox(&self.record.id)
+            .await
+            .map_err(|error| store_failed(&error))?;
+        self.tails.all_gone();
+        self.shared.forget(&self.record.id);
+        Ok(())
+    }
+
+    /// No runtime is left afterwards: it is asked to leave, then made to. An error means that one
+    /// may be.
+    async fn end_runtime(&mut self) -> Result<(), CallError> {
+        // A start that failed late may have left one.
+        self.look().await?;
+        if let Some(agent) = self.agent.take() {
+            self.publish_now();
+            let asked = match timeout(RELEASE_MAX, agent.call(Request::Release)).await {
+                Ok(Ok(Outcome::Done)) => Asked::Leaves,
+                other => {
+                    tracing::warn!(sandbox = %self.record.id, ?other, "a runtime did not release itself");
+                    Asked::Stays
+                }
+            };
+            self.see_off(agent.keeper(), asked).await?;
+        }
+        self.tidy_up().await?;
+        offline::refresh(&self.shared.places.of(&self.record.id), &self.tails).await;
+        Ok(())
+    }
+
+    async fn see_off(&self, keeper: &Keeper, asked: Asked) -> Result<(), CallError> {
+        if asked == Asked::Leaves
+            && matches!(timeout(KEEPER_KILL_MAX, keeper.gone()).await, Ok(Ok(())))
+        {
+            return Ok(());
+        }
+        tracing::warn!(sandbox = %self.record.id, pid = keeper.pid(), "a keeper does not leave; killing it");
+        if let Err(error) = keeper.kill() {
+            tracing::error!(sandbox = %self.record.id, %error, "a keeper can't be killed");
+        }
+        match timeout(KEEPER_KILL_MAX, keeper.gone()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(failed(&error)),
+            Err(_elapsed) => Err(failed(&format!(
+                "keeper {} is still there although it was killed",
+                keeper.pid()
+            ))),
+        }
+    }
+
+    async fn tidy_up(&self) -> Result<(), CallError> {
+        let swept = self.shared.runtime.release(&self.record.id).await;
+        swept.map_err(|error| failed(&error))
+    }
+}
+
+fn came(result: Result<(), CallError>, fine: Input, bad: Input) -> Came {
+    let fact = if result.is_ok() { fine } else { bad };
+    (Some(fact), result)
+}
+
+/// What sessions did last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Life {
+    /// The newest activity of any.
+    pub(super) active_at: Option<Timestamp>,
+    /// Whether any has a process.
+    pub(super) has_process: bool,
+}
+
+/// Asks a supervisor; nothing when it gives no answer now.
+pub(super) async fn life_of(agent: &Agent) -> Option<Life> {
+    let answer = timeout(READ_ANSWER_MAX, agent.call(Request::List)).await;
+    let Ok(Ok(Outcome::Sessions(views))) = answer else {
+        return None;
+    };
+    let sessions = views
+        .iter()
+        .filter_map(|view| Session::restore(&view.checkpoint).ok());
+    let mut life = Life {
+        active_at: None,
+        has_process: false,
+    };
+    for session in sessions {
+        life.active_at = life.active_at.max(Some(session.last_activity_at()));
+        life.has_process |= session.live_attempt().is_some();
+    }
+    Some(life)
+}
+
+fn done(answer: Result<Outcome, crate::agents::agent::NoAnswer>) -> Result<(), CallError> {
+    match answer {
+        Ok(Outcome::Done) => Ok(()),
+        Ok(Outcome::Rejected(rejection)) => Err(rejection.into()),
+        Ok(Outcome::Failed { message }) => Err(failed(&message)),
+        Ok(other) => Err(resume_failed(&format!("{other:?}"))),
+        Err(error) => Err(resume_failed(&error)),
+    }
+}
+
+fn gone_meanwhile() -> CallError {
+    unavailable(&"the runtime of the sandbox ended")
+}
+
+fn resume_failed(error: &impl ToString) -> CallError {
+    CallError::ResumeFailed {
+        message: error.to_string(),
+    }
+}
+
+fn failed(error: &impl ToString) -> CallError {
+    CallError::Failed {
+        message: error.to_string(),
+    }
+}
+
+fn unavailable(error: &impl ToString) -> CallError {
+    CallError::Unavailable {
+        message: error.to_string(),
+        retry_after: seconds(1),
+    }
+}
