@@ -340,6 +340,21 @@ impl Session {
         self.frozen_at.is_some()
     }
 
+    /// Whether the live attempt is not ready yet, frozen or not.
+    pub fn awaits_readiness(&self) -> bool {
+        match &self.stage {
+            Stage::Starting(live) => live.ready.is_none(),
+            Stage::Running(_)
+            | Stage::Stopping(..)
+            | Stage::Pending
+            | Stage::Backoff { .. }
+            | Stage::Stopped
+            | Stage::Exited
+            | Stage::Failed
+            | Stage::Suspended => false,
+        }
+    }
+
     /// Number of the next attempt.
     fn next_number(&self) -> u32 {
         self.attempt()

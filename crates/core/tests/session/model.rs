@@ -271,6 +271,7 @@ impl Model {
         }
         let mut told = Told::new();
         if self.deleting {
+            self.kill_what_is_frozen(&mut told);
             return Ok(told);
         }
         self.deleting = true;
@@ -281,7 +282,20 @@ impl Model {
         } else {
             self.gone(&mut told);
         }
+        self.kill_what_is_frozen(&mut told);
         Ok(told)
+    }
+
+    /// It can't end in its own way, and a grace would never pass.
+    fn kill_what_is_frozen(&mut self, told: &mut Told) {
+        let is_frozen = self.asleep_since.is_some();
+        if let Some(ending) = self.ending()
+            && is_frozen
+            && !ending.killed
+        {
+            ending.killed = true;
+            told.push("escalated".to_owned());
+        }
     }
 
     fn gone(&mut self, told: &mut Told) {

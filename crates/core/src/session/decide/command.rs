@@ -203,16 +203,18 @@ impl Session {
         match self.check_alive() {
             Ok(()) => {}
             // A second caller waits for what the first one began.
-            Err(Rejection::Deleting) => return Ok(Decision::none()),
+            Err(Rejection::Deleting) => {
+                return Ok(self.and_kill_what_is_frozen(Decision::none()));
+            }
             Err(rejection) => return Err(rejection),
         }
         Ok(match &self.stage {
             Stage::Starting(_) | Stage::Running(_) => {
-                and_stop(Decision::none(), StopReason::SessionDeleted)
+                self.and_kill_what_is_frozen(and_stop(Decision::none(), StopReason::SessionDeleted))
             }
-            Stage::Stopping(..) => {
-                Decision::event(Body::AttemptStopping(StopReason::SessionDeleted))
-            }
+            Stage::Stopping(..) => self.and_kill_what_is_frozen(Decision::event(
+                Body::AttemptStopping(StopReason::SessionDeleted),
+            )),
             Stage::Pending
             | Stage::Backoff { .. }
             | Stage::Stopped
@@ -222,6 +224,16 @@ impl Session {
                 .and_empty_tree(Decision::event(Body::SessionDeleted))
                 .then(Effect::Remove),
         })
+    }
+
+    /// What stands still can't end in its own way, and its grace would never pass.
+    fn and_kill_what_is_frozen(&self, mut decision: Decision) -> Decision {
+        let is_escalated = self.stage.stop().is_some_and(|stop| stop.escalated);
+        if self.is_frozen() && self.stage.live().is_some() && !is_escalated {
+            decision.events.push(Body::StopEscalated);
+            decision.effects = vec![Effect::Kill];
+        }
+        decision
     }
 
     /// The live attempt, when its process runs.

@@ -159,7 +159,10 @@ pub(super) fn check_event(input: &Input, before: &Session, event: &Event) {
         Body::InputAccepted { .. } => matches!(input, Input::Write { .. }),
         Body::SignalSent { .. } => matches!(input, Input::Signal { .. }),
         Body::TerminalResized { .. } => matches!(input, Input::Resize { .. }),
-        Body::StopEscalated => matches!(input, Input::DeadlinePassed),
+        Body::StopEscalated => {
+            matches!(input, Input::DeadlinePassed)
+                || (matches!(input, Input::Delete) && before.is_frozen())
+        }
         Body::SessionStopped => matches!(input, Input::RuntimeStarted(_)),
         Body::SessionCreated(_) | Body::Output { .. } => false,
         Body::AttemptStarting(_)

@@ -205,3 +205,40 @@ fn killed_while_frozen_waits_for_the_thaw_to_restart() {
         "#]],
     );
 }
+
+#[test]
+fn a_deletion_while_frozen_kills_at_once() {
+    check(
+        "create grace=10; started; frozen; +1h; delete; delete; exit sig9",
+        &expect![[r#"
+            create grace=10 created, starting#1(created) → spawn#1 | starting
+            started        started#1, ready#1 | running
+            frozen         paused | paused
+            +1h            - | paused
+            delete         stopping#1(session_deleted), escalated → kill | paused
+            delete         - | paused
+            exit sig9      exited#1(session_deleted), deleted → remove | stopped
+        "#]],
+    );
+    check(
+        "create grace=10; started; delete; frozen; +1h; delete; exit sig9",
+        &expect![[r#"
+            create grace=10 created, starting#1(created) → spawn#1 | starting
+            started        started#1, ready#1 | running
+            delete         stopping#1(session_deleted) → term | stopping
+            frozen         paused | paused
+            +1h            - | paused
+            delete         escalated → kill | paused
+            exit sig9      exited#1(session_deleted), deleted → remove | stopped
+        "#]],
+    );
+    check(
+        "create; frozen; delete; start_failed",
+        &expect![[r#"
+            create         created, starting#1(created) → spawn#1 | starting
+            frozen         paused | paused
+            delete         stopping#1(session_deleted), escalated → kill | paused
+            start_failed   exited#1(start_failed), deleted → remove | stopped
+        "#]],
+    );
+}
