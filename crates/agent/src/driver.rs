@@ -17,6 +17,7 @@ mod ending;
 mod inputs;
 mod open;
 mod release;
+mod standstill;
 #[cfg(test)]
 mod tests;
 
@@ -53,9 +54,11 @@ use crate::{
     log,
     machine::{Attempt, Ended, Machine, SpawnOrder, StartFailure},
     reserve::Reserve,
+    standstill::Standstill,
 };
 use ending::Ending;
 pub(crate) use open::{Creation, create, reopen};
+pub(crate) use standstill::Hindrance;
 
 /// What all drivers of a supervisor share.
 #[derive(Debug)]
@@ -67,6 +70,7 @@ pub(crate) struct Surroundings<M> {
     pub(crate) reserve: Reserve,
     pub(crate) tasks: TaskTracker,
     pub(crate) figures: Rc<Figures>,
+    pub(crate) standstill: Rc<Standstill>,
 }
 
 /// What reaches a driver.
@@ -76,6 +80,12 @@ pub(crate) enum Message {
     Call(Request, oneshot::Sender<Outcome>),
     /// The runtime ends: journal it, and say when that is done.
     Release(oneshot::Sender<Result<(), JournalError>>),
+    /// The workload is about to stand still: journal it.
+    Pause(standstill::Answer),
+    /// It stands still: take what it wrote.
+    Settle(standstill::Answer),
+    /// It goes on, and so do the session's clocks.
+    GoOn(oneshot::Sender<()>),
 }
 
 /// Whether a session can be shown.
@@ -165,6 +175,8 @@ pub(crate) struct Driver<M: Machine> {
     start: Option<Start<M::Attempt>>,
     /// Ends the start that is under way.
     stop_start: CancellationToken,
+    /// The attempt that is started when the workload thaws.
+    start_at_thaw: Option<u32>,
     current: Option<Current<M::Attempt>>,
     /// Ended attempts whose trees may have members left.
     leftovers: Vec<Rc<M::Attempt>>,
@@ -228,6 +240,9 @@ impl<M: Machine> Driver<M> {
                     self.release(answer).await;
                     return Vec::new();
                 }
+                Wake::Message(Some(Message::Pause(answer))) => self.pause(answer).await,
+                Wake::Message(Some(Message::Settle(answer))) => self.settle(answer).await,
+                Wake::Message(Some(Message::GoOn(answer))) => self.go_on(answer).await,
                 Wake::Message(None) => return Vec::new(),
                 Wake::Started(started) => {
                     self.start = None;
@@ -489,6 +504,7 @@ impl<M: Machine> Driver<M> {
             current.ending.killed();
         }
         self.stop_start.cancel();
+        self.give_up_start_at_thaw();
         self.on_current("kill", Attempt::kill);
         self.kill_leftovers().await;
     }
@@ -509,6 +525,10 @@ impl<M: Machine> Driver<M> {
     }
 
     fn spawn(&mut self, number: u32) {
+        if self.around.standstill.is_shut() {
+            self.start_at_thaw = Some(number);
+            return;
+        }
         self.stop_start = CancellationToken::new();
         let order = SpawnOrder {
             session: self.id.clone(),
@@ -660,7 +680,10 @@ impl<M: Machine> Driver<M> {
 
     /// Nothing is about to start or to end.
     fn is_settled(&self) -> bool {
-        self.start.is_none() && self.facts.is_empty() && self.session.phase() != Phase::Stopping
+        self.start.is_none()
+            && self.start_at_thaw.is_none()
+            && self.facts.is_empty()
+            && self.session.stopping().is_none()
     }
 
     /// The journal failed. The attempt ends visibly; the supervisor and other sessions go on.
@@ -683,6 +706,7 @@ impl<M: Machine> Driver<M> {
 
     /// Nobody waits for the start any more, but its process must not stay behind.
     fn abandon_start(&mut self) {
+        self.start_at_thaw = None;
         let Some(start) = self.start.take() else {
             return;
         };

@@ -46,7 +46,7 @@ use crate::{
     },
     log,
     process::{SinkError, pump::Fill},
-    sync::{Durable, Syncer},
+    sync::{Durable, Prepared, Syncer},
     tails::{Tail, Tails},
 };
 pub(crate) use open::Opened;
@@ -215,8 +215,7 @@ impl SessionJournal {
     }
 
     fn publish(&self, state: &State) {
-        let (earliest, latest) = state.appender.window();
-        self.shared.tail.move_to(earliest, latest);
+        self.shared.publish(state);
     }
 
     /// Makes everything so far durable, and visible.
@@ -488,23 +487,33 @@ impl Durable for Shared {
                 return Err(copy);
             }
             count += point.sync_count();
-            let mut state = self.lock();
-            if state.epoch != epoch {
-                continue; // Another runtime's appender meanwhile: it has a point of its own.
+            // Another runtime's appender may have come meanwhile: it has a point of its own.
+            if self.synced(&point, epoch) {
+                break;
             }
-            state.appender.synced(&point);
-            let (earliest, latest) = state.appender.window();
-            self.tail.move_to(earliest, latest);
-            break;
         }
-        if count == 0 {
-            return Ok(0);
-        }
-        if let Err(error) = self.tidy() {
-            // Nothing is lost: the next sync tries again, and until then no file goes.
-            log::warn(format_args!("{}: {error}", self.path.display()));
+        if count > 0 {
+            self.tidy_or_warn();
         }
         Ok(count)
+    }
+
+    fn prepare(self: Arc<Self>) -> io::Result<Option<Prepared>> {
+        self.is_sync_asked.store(false, Ordering::Release);
+        let Some((point, epoch)) = self.sync_point()? else {
+            return Ok(None);
+        };
+        Ok(Some(Box::new(move |outcome| match outcome {
+            Ok(()) => {
+                if self.synced(&point, epoch) {
+                    self.tidy_or_warn();
+                }
+            }
+            Err(error) => {
+                let copy = io::Error::new(error.kind(), error.to_string());
+                self.lock().appender.sync_failed(copy);
+            }
+        })))
     }
 }
 
@@ -525,6 +534,29 @@ impl Shared {
 
     fn receipts(&self) -> MutexGuard<'_, Receipts> {
         self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything up to the point is on disk; `false` when it says nothing about this appender.
+    fn synced(&self, point: &SyncPoint, epoch: u64) -> bool {
+        let mut state = self.lock();
+        if state.epoch != epoch {
+            return false;
+        }
+        state.appender.synced(point);
+        self.publish(&state);
+        true
+    }
+
+    fn publish(&self, state: &State) {
+        let (earliest, latest) = state.appender.window();
+        self.tail.move_to(earliest, latest);
+    }
+
+    fn tidy_or_warn(&self) {
+        if let Err(error) = self.tidy() {
+            // Nothing is lost: the next sync tries again, and until then no file goes.
+            log::warn(format_args!("{}: {error}", self.path.display()));
+        }
     }
 
     /// Puts receipts of sealed segments away, and removes files that nobody needs.

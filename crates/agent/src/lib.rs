@@ -34,6 +34,7 @@ pub mod process;
 mod processes;
 mod registry;
 mod reserve;
+mod standstill;
 pub mod supervisor;
 mod sync;
 pub mod sys;

@@ -100,6 +100,18 @@ pub(crate) const EXEC_WAIT: Duration = Duration::from_secs(10);
 /// How long a start that is under way holds a release up.
 pub(crate) const START_RELEASE_WAIT: Duration = Duration::from_secs(2);
 
+/// How long a start that is under way may hold a freeze up before the freeze is given up.
+pub(crate) const START_FREEZE_WAIT: Duration = Duration::from_secs(2);
+
+/// How long processes may take to stand still before a freeze is given up.
+pub(crate) const FREEZE_WAIT: Duration = Duration::from_secs(2);
+
+/// How long all sessions together may take for one step of a freeze or a thaw.
+pub(crate) const FREEZE_ANSWERS_WAIT: Duration = Duration::from_secs(10);
+
+/// As many journals of a freeze are synced one by one; more by one sync of their file system.
+pub(crate) const SYNCS_ONE_BY_ONE_MAX: usize = 4;
+
 /// How long descendants that hold an attempt's output may be silent before it counts as drained.
 pub(crate) const DRAIN_IDLE: Duration = Duration::from_millis(200);
 
@@ -111,6 +123,9 @@ pub(crate) const UNSETTLED_INPUTS_MAX: usize = 1024;
 
 /// Trees of ended attempts that one session may leave behind; the oldest is killed beyond.
 pub(crate) const LEFTOVERS_MAX: usize = 16;
+
+/// Pause between two looks whether a tree's members stopped, where no control group tells.
+pub(crate) const STOP_WALK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Pause between two looks for a tree's members where no control group tells.
 pub(crate) const TREE_WALK_PAUSE: Duration = Duration::from_millis(20);

@@ -44,13 +44,18 @@ use crate::{
     input::Kind,
     journal::SessionJournal,
     keeper::{KeeperClient, Label},
-    limits::{DRAIN_IDLE, DRAIN_MAX, EXEC_WAIT, TREE_WALK_PAUSE},
+    limits::{DRAIN_IDLE, DRAIN_MAX, EXEC_WAIT, FREEZE_WAIT, STOP_WALK_PAUSE, TREE_WALK_PAUSE},
     log,
     machine::{AdoptOrder, Adopted, Attempt, Ended, Machine, SpawnOrder, StartFailure},
     process::{
         self, AttemptKey, ExecOutcome, OutputSink, Pump, SinkError, SourceEnd, SourceId,
-        SpawnRequest, Spawner, cgroup::WorkloadCgroups, exit, pty, pump::Fill, spawn::PATH_DEFAULT,
+        SpawnRequest, Spawner,
+        cgroup::{self, Frozen, WorkloadCgroups},
+        exit, pty,
+        pump::Fill,
+        spawn::PATH_DEFAULT,
     },
+    standstill::Standstill,
     sys,
 };
 
@@ -74,6 +79,7 @@ pub(crate) struct Processes {
     /// Attempts of the supervisor before us that no driver asked for yet.
     found: RefCell<BTreeMap<AttemptKey, process::Attempt>>,
     spools: RefCell<HashMap<String, OwnedFd>>,
+    standstill: Rc<Standstill>,
     tasks: TaskTracker,
 }
 
@@ -110,7 +116,7 @@ impl Workplace {
 
 impl Processes {
     /// Takes what a supervisor starts with.
-    pub(crate) fn of(inherited: Inheritance) -> Self {
+    pub(crate) fn of(inherited: Inheritance, standstill: Rc<Standstill>) -> Self {
         let Inheritance {
             keeper,
             config,
@@ -140,6 +146,7 @@ impl Processes {
             env: RefCell::new(config.env),
             found: RefCell::new(found),
             spools: RefCell::new(spools),
+            standstill,
             tasks: TaskTracker::new(),
         }
     }
@@ -152,6 +159,28 @@ impl Processes {
     /// Whether output moves in the kernel.
     pub(crate) fn is_splicing(&self) -> bool {
         self.pump.mode() == PumpMode::Splice
+    }
+
+    /// Whether a supervisor before us froze the workload and nobody thawed it.
+    pub(crate) fn is_frozen(&self) -> io::Result<bool> {
+        self.cgroups.is_set_frozen()
+    }
+
+    /// Whether no control group freezes the workload as a whole.
+    pub(crate) fn freezes_by_signal(&self) -> bool {
+        self.cgroups.unified().is_none()
+    }
+
+    async fn until_it_stands_still(&self) -> io::Result<()> {
+        let Some(events) = self.cgroups.events()? else {
+            return Ok(());
+        };
+        let events = sys::watch(Arc::new(events), Interest::PRIORITY)?;
+        // A change after a look is reported.
+        while !cgroup::stands_still(events.get_ref().as_fd())? {
+            events.ready(Interest::PRIORITY).await?.clear_ready();
+        }
+        Ok(())
     }
 
     fn request(&self, order: &SpawnOrder) -> SpawnRequest {
@@ -335,6 +364,31 @@ impl Machine for Processes {
             });
         }
     }
+
+    async fn freeze(&self) -> io::Result<()> {
+        if !self.cgroups.set_frozen(Frozen::Yes)? {
+            // What no session could be opened for is stopped too; the others have drivers.
+            for attempt in self.found.borrow().values() {
+                attempt.cgroup.stop_running(attempt.outer_pid)?;
+            }
+            return Ok(());
+        }
+        timeout(FREEZE_WAIT, self.until_it_stands_still())
+            .await
+            .unwrap_or_else(|_| {
+                let message = format!("some still run after {} s", FREEZE_WAIT.as_secs());
+                Err(io::Error::new(io::ErrorKind::TimedOut, message))
+            })
+    }
+
+    fn thaw(&self) -> io::Result<()> {
+        if !self.cgroups.set_frozen(Frozen::No)? {
+            for attempt in self.found.borrow().values() {
+                attempt.cgroup.continue_all(attempt.outer_pid)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Why a start failed whose program was never reached: it was stopped, or took too long.
@@ -358,6 +412,7 @@ pub(crate) struct Process {
     spool: RefCell<Option<OwnedFd>>,
     has_spool: Cell<bool>,
     is_drained: Cell<bool>,
+    is_killed: Cell<bool>,
     is_reaped: Cell<bool>,
 }
 
@@ -393,6 +448,7 @@ impl Process {
             has_spool: Cell::new(spool.is_some()),
             spool: RefCell::new(spool),
             is_drained: Cell::new(false),
+            is_killed: Cell::new(false),
             is_reaped: Cell::new(false),
             attempt: RefCell::new(attempt),
             key,
@@ -454,13 +510,18 @@ impl Process {
     async fn drain(&self) -> io::Result<()> {
         let mut cap = Instant::now() + DRAIN_MAX;
         while self.output.open() > 0 {
+            // Who stands still is no more silent than who was not asked.
+            if !self.is_killed.get() && !self.is_tree_gone() {
+                self.around.standstill.opened().await;
+            }
+            let turns = self.around.standstill.turns();
             let moved = self.output.moved();
             // What is there goes first: idle counts from an empty pipe.
             // A pump that is busy for so long is no reason to wait longer.
             if let Ok(drained) = timeout_at(cap, self.drain_sources()).await {
                 drained?;
             }
-            if self.output.journal.is_stalled() {
+            if self.around.standstill.turns() != turns || self.output.journal.is_stalled() {
                 cap = Instant::now() + DRAIN_MAX; // A full disk is not the child's silence.
             } else if Instant::now() >= cap {
                 break;
@@ -468,7 +529,8 @@ impl Process {
             let until = cap.min(Instant::now() + DRAIN_IDLE);
             let is_silent = timeout_at(until, self.output.changed_since(moved))
                 .await
-                .is_err();
+                .is_err()
+                && self.around.standstill.turns() == turns;
             if is_silent && self.output.moved() == moved && !self.output.journal.is_stalled() {
                 break;
             }
@@ -611,6 +673,7 @@ impl Attempt for Process {
     }
 
     fn kill(&self) -> io::Result<()> {
+        self.is_killed.set(true);
         if self.is_reaped.get() && !self.has_group() {
             return Ok(()); // Its number may be somebody else's by now.
         }
@@ -623,6 +686,38 @@ impl Attempt for Process {
 
     fn halt(&self) -> io::Result<()> {
         self.signal_all(SIGSTOP)
+    }
+
+    async fn stand_still(&self) -> io::Result<()> {
+        if self.has_group() || self.is_reaped.get() {
+            return Ok(());
+        }
+        let until = Instant::now() + FREEZE_WAIT;
+        while !self.attempt.borrow().cgroup.stop_running(self.outer_pid)? {
+            if Instant::now() >= until {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            sleep(STOP_WALK_PAUSE).await;
+        }
+        Ok(())
+    }
+
+    fn go_on(&self) -> io::Result<()> {
+        if self.has_group() || self.is_reaped.get() {
+            return Ok(());
+        }
+        self.attempt.borrow().cgroup.continue_all(self.outer_pid)
+    }
+
+    async fn move_output(&self) -> io::Result<()> {
+        loop {
+            let moved = self.output.moved();
+            self.drain_sources().await?;
+            // A terminal hands its last bytes on by a thread of the kernel's.
+            if self.output.moved() == moved || self.output.journal.is_stalled() {
+                return Ok(());
+            }
+        }
     }
 
     fn signal(&self, signal: u8) -> io::Result<()> {

@@ -7,6 +7,8 @@
 //! ```
 //! One session's damage stays its own: it is shown, logged and counted, and all others work.
 
+mod standstill;
+
 use std::{cell::RefCell, collections::HashMap, fs, io, path::PathBuf, rc::Rc, sync::Arc};
 
 use outlive_api::agent::{Outcome, Request, SessionView};
@@ -20,6 +22,8 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+#[cfg(test)]
+use crate::standstill::Standstill;
 use crate::{
     driver::{self, Creation, Face, Message, Standing, Surroundings},
     journal::JournalError,
@@ -98,6 +102,9 @@ impl<M: Machine> Registry<M> {
                 registry.opened.notify_waiters();
                 match opened {
                     Ok(Some(mut driver)) => {
+                        if driver.is_frozen() {
+                            registry.note_frozen();
+                        }
                         driver.take_over().await;
                         let deleters = driver.run().await;
                         registry.forget(&id, deleters);
@@ -116,6 +123,10 @@ impl<M: Machine> Registry<M> {
         if changes && self.state.borrow().is_releasing {
             return Outcome::Rejected(Rejection::Releasing);
         }
+        let is_frozen = self.around.standstill.is_shut();
+        if changes && is_frozen && !matches!(request, Request::Delete(_)) {
+            return Outcome::Rejected(Rejection::Frozen);
+        }
         match request {
             Request::List => self.list().await,
             Request::Get(session) => self.get(&session).await,
@@ -132,6 +143,7 @@ impl<M: Machine> Registry<M> {
     /// Ends every attempt because the runtime goes. No change is accepted from now on.
     pub(crate) async fn release(&self) -> Result<(), JournalError> {
         self.state.borrow_mut().is_releasing = true;
+        let _turn = self.around.standstill.turn().await;
         let mut releases = Vec::new();
         for handle in self.handles() {
             let (answer, released) = oneshot::channel();
@@ -149,6 +161,12 @@ impl<M: Machine> Registry<M> {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Whether everything stands still.
+    #[cfg(test)]
+    pub(crate) fn standstill(&self) -> &Standstill {
+        &self.around.standstill
+    }
+
     /// Bytes of all journals on disk.
     pub(crate) fn journal_bytes(&self) -> u64 {
         self.handles()
@@ -159,6 +177,13 @@ impl<M: Machine> Registry<M> {
 
     fn handles(&self) -> Vec<Handle> {
         self.state.borrow().sessions.values().cloned().collect()
+    }
+
+    /// Waits until every journal that was on disk is read.
+    async fn all_opened(&self) {
+        while self.state.borrow().opening > 0 {
+            self.opened.notified().await;
+        }
     }
 
     async fn list(&self) -> Outcome {
@@ -245,8 +270,8 @@ impl<M: Machine> Registry<M> {
 
     async fn create(self: &Rc<Self>, id: SessionId, created: Created) -> Outcome {
         // A key may belong to a session that is still being opened.
-        while created.idempotency_key.is_some() && self.state.borrow().opening > 0 {
-            self.opened.notified().await;
+        if created.idempotency_key.is_some() {
+            self.all_opened().await;
         }
         if let Some(existing) = self.existing(&id, &created) {
             return self.answer_existing(&existing, &created).await;
@@ -254,6 +279,13 @@ impl<M: Machine> Registry<M> {
         let (handle, mailbox) = Handle::new();
         {
             let mut state = self.state.borrow_mut();
+            // It may have waited for a key.
+            if state.is_releasing {
+                return Outcome::Rejected(Rejection::Releasing);
+            }
+            if self.around.standstill.is_shut() {
+                return Outcome::Rejected(Rejection::Frozen);
+            }
             if state.sessions.len() >= SESSIONS_MAX as usize {
                 return Outcome::Rejected(Rejection::TooManySessions {
                     limit: SESSIONS_MAX,

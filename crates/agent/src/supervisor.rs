@@ -31,6 +31,7 @@ use crate::{
     processes::Processes,
     registry::Registry,
     reserve::Reserve,
+    standstill::Standstill,
     sync::Syncer,
     sys,
     tails::{Tails, Watcher},
@@ -76,11 +77,19 @@ async fn supervise(inherited: Inheritance) -> anyhow::Result<()> {
     );
     let keeper = inherited.keeper.clone();
     owner::claim(&state, &sandbox)?;
+    let standstill = Standstill::find(&state, &sandbox, generation).context("the standstill")?;
+    let machine = Processes::of(inherited, Rc::clone(&standstill));
+    if machine
+        .is_frozen()
+        .context("whether the workload is frozen")?
+    {
+        standstill.shut().context("the standstill")?;
+    }
     let clock = Arc::new(Clock::system());
     let tails = Arc::new(Tails::default());
     let syncer = Syncer::new();
     let around = Rc::new(Surroundings {
-        machine: Rc::new(Processes::of(inherited)),
+        machine: Rc::new(machine),
         generation,
         clock: Arc::clone(&clock),
         journals: JournalSurroundings {
@@ -93,9 +102,14 @@ async fn supervise(inherited: Inheritance) -> anyhow::Result<()> {
         reserve: Reserve::keep(&state),
         tasks: TaskTracker::new(),
         figures: Rc::new(Figures::default()),
+        standstill,
     });
     let registry = Registry::new(Rc::clone(&around), state.join("sessions"));
     registry.open_all().context("the sessions")?;
+    if around.standstill.is_shut() {
+        let freezing = Rc::clone(&registry).go_on_freezing();
+        around.tasks.spawn_local(freezing);
+    }
     let listener = listen(&state).context("the link's socket")?;
     keeper.ready().context("telling the keeper")?;
     bring_up_to_date(&keeper);
@@ -198,7 +212,7 @@ impl Service for Supervisor {
                 PumpMode::Copy
             },
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            frozen: false,
+            frozen: self.around.standstill.is_shut(),
         }
     }
 
@@ -208,9 +222,8 @@ impl Service for Supervisor {
             Request::Release => self.release().await,
             Request::Upgrade { path } => self.upgrade(&path),
             Request::Health => self.health(),
-            Request::Freeze | Request::Thaw => Outcome::Failed {
-                message: "this agent can't freeze its workload yet".to_owned(),
-            },
+            Request::Freeze => self.registry.freeze().await,
+            Request::Thaw => self.registry.thaw().await,
             request => self.registry.call(request).await,
         }
     }
@@ -278,6 +291,7 @@ impl Supervisor {
             damaged: figures.damaged(),
             supervisor_starts: keeper.supervisor_starts,
             keeper_reexecs: keeper.reexecs,
+            freezes_by_signal: self.around.machine.freezes_by_signal(),
         })
     }
 

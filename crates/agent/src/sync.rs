@@ -3,13 +3,15 @@
 //! ```text
 //!   urgent (class A, `durable`) ─► at once, one fdatasync for all requests of one journal
 //!   lazy   (class B)            ─► all journals that have any, 200 ms after the first
+//!   together (a freeze)         ─► all lazy ones now: many of them by one sync of the file system
 //! ```
 //! Threads start when they are first needed and a second one only while the first is busy, so an
 //! idle supervisor has none of the disk's latency and few of its threads.
 
 use std::{
     collections::VecDeque,
-    fmt, io, mem,
+    fmt, fs, io, mem,
+    path::Path,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
@@ -19,7 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     clock,
-    limits::{GROUP_SYNC_WAIT, SYNC_THREADS_MAX},
+    limits::{GROUP_SYNC_WAIT, SYNC_THREADS_MAX, SYNCS_ONE_BY_ONE_MAX},
     log,
 };
 
@@ -27,7 +29,14 @@ use crate::{
 pub(crate) trait Durable: Send + Sync + 'static {
     /// Makes everything appended so far durable; how many syncs of the disk it took.
     fn sync(&self) -> io::Result<usize>;
+
+    /// Notes what is there now, for one sync of the whole file system to cover; `None` when
+    /// everything is durable.
+    fn prepare(self: Arc<Self>) -> io::Result<Option<Prepared>>;
 }
+
+/// Takes the outcome of the sync that covers what was noted.
+pub(crate) type Prepared = Box<dyn FnOnce(&io::Result<()>)>;
 
 /// The queue in front of the sync threads.
 #[derive(Clone)]
@@ -38,7 +47,13 @@ pub(crate) struct Syncer {
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
+    /// A turn of the lazy ones is over.
+    lazy_over: Condvar,
 }
+
+/// As long as it lives, the lazy ones wait.
+#[derive(Debug)]
+pub(crate) struct Hold(Syncer);
 
 /// What is to be synced, and who waits for it.
 type Request = (Arc<dyn Durable>, oneshot::Sender<io::Result<()>>);
@@ -53,6 +68,10 @@ struct State {
     idle: usize,
     /// A thread waits for the lazy ones to fall due.
     timing: bool,
+    /// Turns of the lazy ones that are under way.
+    lazy_turns: usize,
+    /// Somebody will have them synced together.
+    holds: usize,
     /// Callers sync by themselves: virtual time must not pass while another thread works.
     #[cfg(test)]
     is_inline: bool,
@@ -72,6 +91,7 @@ impl Syncer {
         let shared = Shared {
             state: Mutex::new(State::default()),
             work: Condvar::new(),
+            lazy_over: Condvar::new(),
         };
         Self {
             shared: Arc::new(shared),
@@ -119,6 +139,25 @@ impl Syncer {
         drop(state);
         self.shared.work.notify_one();
         Ok(())
+    }
+
+    /// Leaves the lazy ones alone until the answer is dropped.
+    pub(crate) fn hold(&self) -> Hold {
+        self.shared.lock().holds += 1;
+        Hold(self.clone())
+    }
+
+    /// Makes all lazy ones durable now, with a number of syncs that does not grow with theirs.
+    /// All of them lie in the file system of `directory`.
+    pub(crate) async fn sync_together(&self, directory: &Path) -> io::Result<()> {
+        #[cfg(test)]
+        if self.shared.lock().is_inline {
+            return self.shared.serve_together(directory);
+        }
+        let (shared, directory) = (Arc::clone(&self.shared), directory.to_owned());
+        tokio::task::spawn_blocking(move || shared.serve_together(&directory))
+            .await
+            .map_err(io::Error::other)?
     }
 
     /// Syncs so far and the time spent in them.
@@ -178,7 +217,7 @@ impl Shared {
                     drop(done.send(result));
                 }
                 state = self.lock();
-            } else if !state.lazy.is_empty() && !state.timing {
+            } else if !state.lazy.is_empty() && !state.timing && state.holds == 0 {
                 state = self.serve_lazy(state);
             } else {
                 state.idle += 1;
@@ -202,17 +241,58 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner);
         state.idle -= 1;
         state.timing = false;
-        if !waited.timed_out() {
+        if !waited.timed_out() || state.holds > 0 {
             return state;
         }
         let due = mem::take(&mut state.lazy);
+        state.lazy_turns += 1;
         drop(state);
         for durable in due {
             if let Err(error) = self.time(&durable) {
                 log::warn(format_args!("a journal could not be synced: {error}"));
             }
         }
-        self.lock()
+        let mut state = self.lock();
+        state.lazy_turns -= 1;
+        self.lazy_over.notify_all();
+        state
+    }
+
+    fn serve_together(&self, directory: &Path) -> io::Result<()> {
+        // What a turn took before us is no longer in the list, and may not be on disk yet.
+        let mut state = self
+            .lazy_over
+            .wait_while(self.lock(), |state| state.lazy_turns > 0)
+            .unwrap_or_else(PoisonError::into_inner);
+        let due = mem::take(&mut state.lazy);
+        drop(state);
+        if due.len() <= SYNCS_ONE_BY_ONE_MAX {
+            return due.iter().try_for_each(|durable| self.time(durable));
+        }
+        let mut prepared = Vec::new();
+        let mut failed = None;
+        for durable in due {
+            match durable.prepare() {
+                Ok(one) => prepared.extend(one),
+                Err(error) => failed = Some(error), // The others are synced all the same.
+            }
+        }
+        if prepared.is_empty() {
+            return failed.map_or(Ok(()), Err);
+        }
+        let (synced, spent) = clock::timed(|| {
+            let directory = fs::File::open(directory)?;
+            Ok(rustix::fs::syncfs(directory)?)
+        });
+        {
+            let mut state = self.lock();
+            state.syncs += 1;
+            state.spent += spent;
+        }
+        for one in prepared {
+            one(&synced);
+        }
+        failed.map_or(synced, Err)
     }
 
     fn time(&self, durable: &Arc<dyn Durable>) -> io::Result<()> {
@@ -224,6 +304,13 @@ impl Shared {
             state.spent += spent;
         }
         Ok(())
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.shared.lock().holds -= 1;
+        self.0.shared.work.notify_one();
     }
 }
 

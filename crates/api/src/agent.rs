@@ -353,4 +353,8 @@ pub struct Health {
     #[n(7)]
     #[cbor(default)]
     pub keeper_reexecs: u32,
+    /// No control group freezes the workload as a whole: each tree is stopped by SIGSTOP, and a
+    /// thaw continues what was stopped before, too.
+    #[cbor(n(8), default)]
+    pub freezes_by_signal: bool,
 }

@@ -28,6 +28,11 @@ impl<M: Machine> Driver<M> {
             self.call_latched(&request, to, message);
             return Ok(());
         }
+        // What stands still can be looked at and taken away, and no more.
+        if self.around.standstill.is_shut() && !matches!(request, Request::Delete(_)) {
+            answer(to, Outcome::Rejected(Rejection::Frozen));
+            return Ok(());
+        }
         let (input, when) = match request {
             Request::Write { session: _, write } => return self.write(write, to).await,
             Request::Update { session: _, spec } => (Input::Update(spec), Answer::WhenOver),

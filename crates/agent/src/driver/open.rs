@@ -19,7 +19,7 @@ use outlive_core::{
     event::{AttemptEnd, Created, ExitStatus, Oom},
     id::SessionId,
     readiness::Matcher,
-    session::{Decision, Effect, Input, Phase, Session},
+    session::{Decision, Effect, Input, Session},
     spec::Readiness,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -171,6 +171,7 @@ impl<M: Machine> Driver<M> {
             mailbox,
             start: None,
             stop_start: CancellationToken::new(),
+            start_at_thaw: None,
             current: None,
             leftovers: Vec::new(),
             waiters: Vec::new(),
@@ -186,6 +187,11 @@ impl<M: Machine> Driver<M> {
     fn open_face(&mut self) {
         self.face.show(&self.session, &self.journal);
         self.face.standing.send_replace(Standing::Open);
+    }
+
+    /// Whether its journal says that this runtime stands still.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.session.is_frozen() && self.session.generation() >= self.around.generation
     }
 
     /// Goes on where another supervisor, or another runtime, stopped.
@@ -263,7 +269,7 @@ impl<M: Machine> Driver<M> {
     /// Looks for the bytes that make the attempt ready, in what it wrote already and from now on.
     pub(super) async fn look_for_readiness(&mut self) -> Result<(), JournalError> {
         let needle = match &self.session.spec().readiness {
-            Readiness::Output { needle, .. } if self.session.phase() == Phase::Starting => needle,
+            Readiness::Output { needle, .. } if self.session.awaits_readiness() => needle,
             _ => return Ok(()),
         };
         let number = self.session.attempt().map_or(0, |attempt| attempt.number);

@@ -1,12 +1,14 @@
 //! Drivers around a fake machine, in virtual time: what takes seconds takes none, and a race is a
 //! number that can be repeated.
 
+mod standstill;
+
 use std::{cell::Cell, collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
 
 use outlive_api::agent::{Outcome, Request};
 use outlive_core::{
     event::{Created, ExitStatus, StopReason},
-    id::{Generation, SessionId},
+    id::{Generation, SandboxId, SessionId},
     session::{Phase, Rejection, ReplaceCurrent, Session},
     spec::{DesiredState, RawSpec, ReadinessKind, RestartPolicy},
 };
@@ -25,6 +27,7 @@ use crate::{
     machine::fake::{FakeMachine, Script},
     registry::Registry,
     reserve::Reserve,
+    standstill::Standstill,
     sync::Syncer,
     tails::Tails,
 };
@@ -35,6 +38,7 @@ struct World {
     registry: Rc<Registry<FakeMachine>>,
     directory: Rc<tempfile::TempDir>,
     generation: Generation,
+    syncer: Syncer,
     ids: Cell<u64>,
     /// Its tasks; they die with it.
     tasks: LocalSet,
@@ -58,13 +62,15 @@ impl World {
 
     fn on(machine: Rc<FakeMachine>, directory: Rc<tempfile::TempDir>, of: Generation) -> Self {
         let clock = Arc::new(Clock::of_tokio());
+        let syncer = Syncer::inline();
+        let standstill = Standstill::find(directory.path(), &SandboxId::from_bits(1), of).unwrap();
         let around = Rc::new(Surroundings {
             machine: Rc::clone(&machine),
             generation: of,
             clock: Arc::clone(&clock),
             journals: JournalSurroundings {
                 clock,
-                syncer: Syncer::inline(),
+                syncer: syncer.clone(),
                 tails: Arc::new(Tails::default()),
                 boot_id: [7; 16],
                 generation: of,
@@ -72,6 +78,7 @@ impl World {
             reserve: Reserve::none(),
             tasks: TaskTracker::new(),
             figures: Rc::new(Figures::default()),
+            standstill: Rc::clone(&standstill),
         });
         let tasks = LocalSet::new();
         let registry = Registry::new(around, directory.path().to_owned());
@@ -84,6 +91,7 @@ impl World {
             registry,
             directory,
             generation: of,
+            syncer,
             ids: Cell::new(1),
             tasks,
         }
@@ -118,6 +126,13 @@ impl World {
             })
             .await,
         )
+    }
+
+    /// Creates a session that is long in getting ready: its process runs, and that is all.
+    async fn create_starting(&self, spec: RawSpec) -> SessionId {
+        let session = self.create(spec).await;
+        assert_eq!(session.phase(), Phase::Starting);
+        session.id().clone()
     }
 
     /// Calls, and lets the supervisor work until the answer.

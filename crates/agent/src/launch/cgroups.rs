@@ -139,12 +139,15 @@ impl Cgroups {
             Some(unified) => match groups.make_unified(unified, config, owner) {
                 Ok(()) => places.extend([unified.base.as_str(), "\n"]),
                 Err(e) => groups.off.push(format!(
-                    "control group: {e}; kill and stop reach sessions and process groups only"
+                    "control group: {e}; freezing is by signal, and freeze, kill and stop reach \
+                     sessions and process groups only"
                 )),
             },
-            None => groups
-                .off
-                .push("control group: no cgroup2 mount; no freeze, no kill as a whole".to_owned()),
+            None => groups.off.push(
+                "control group: no cgroup2 mount; freezing is by signal, and freeze, kill and \
+                 stop reach sessions and process groups only"
+                    .to_owned(),
+            ),
         }
         groups.limit(&hierarchies, config, owner, &mut places)?;
         write_places(config, &places)?;

@@ -68,6 +68,8 @@ pub(crate) struct FakeMachine {
     pub(crate) calls: Rc<RefCell<Vec<String>>>,
     /// Attempts that live, or whose end nobody took yet.
     pub(crate) alive: RefCell<HashMap<(SessionId, u32), FakeProcess>>,
+    /// Why nothing can be frozen.
+    pub(crate) freeze_fails: RefCell<Option<String>>,
 }
 
 /// One fake attempt. Clones are the same process: a supervisor may die and another adopt it.
@@ -149,6 +151,19 @@ impl Machine for FakeMachine {
     fn abandon(self: &Rc<Self>, session: &SessionId) {
         self.alive.borrow_mut().retain(|(of, _), _| of != session);
         self.calls.borrow_mut().push("abandon".to_owned());
+    }
+
+    async fn freeze(&self) -> io::Result<()> {
+        self.calls.borrow_mut().push("freeze".to_owned());
+        match &*self.freeze_fails.borrow() {
+            Some(message) => Err(io::Error::other(message.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn thaw(&self) -> io::Result<()> {
+        self.calls.borrow_mut().push("thaw".to_owned());
+        Ok(())
     }
 }
 
@@ -254,6 +269,20 @@ impl Attempt for FakeProcess {
 
     fn halt(&self) -> io::Result<()> {
         self.0.say("halt");
+        Ok(())
+    }
+
+    async fn stand_still(&self) -> io::Result<()> {
+        self.0.say("still");
+        Ok(())
+    }
+
+    fn go_on(&self) -> io::Result<()> {
+        self.0.say("go on");
+        Ok(())
+    }
+
+    async fn move_output(&self) -> io::Result<()> {
         Ok(())
     }
 

@@ -28,6 +28,9 @@ pub const WORKLOAD_PIDS: &str = "cgroup/pids";
 /// Name in the keeper of the workload's group of the version 1 cpu controller.
 pub const WORKLOAD_CPU: &str = "cgroup/cpu";
 
+const SIGCONT: u8 = 18;
+const SIGSTOP: u8 = 19;
+
 /// The groups of a sandbox's workload.
 #[derive(Debug, Default)]
 pub struct WorkloadCgroups {
@@ -101,6 +104,8 @@ impl WorkloadCgroups {
     }
 
     /// Stops or continues every process of the workload. `false`: there is no group to do it.
+    ///
+    /// They stand still once [`WorkloadCgroups::events`] say `frozen 1`.
     pub fn set_frozen(&self, frozen: Frozen) -> io::Result<bool> {
         let Some(unified) = self.unified() else {
             return Ok(false);
@@ -112,6 +117,26 @@ impl WorkloadCgroups {
         write_file(unified, "cgroup.freeze", text)?;
         Ok(true)
     }
+
+    /// Whether somebody froze the workload and nobody thawed it since.
+    pub fn is_set_frozen(&self) -> io::Result<bool> {
+        match self.unified() {
+            Some(unified) => Ok(read_file(unified, "cgroup.freeze")?.trim() == "1"),
+            None => Ok(false),
+        }
+    }
+
+    /// A file that reports `POLLPRI` whenever the workload came to stand still or to run.
+    pub fn events(&self) -> io::Result<Option<OwnedFd>> {
+        self.unified()
+            .map(|group| open_file(group, "cgroup.events"))
+            .transpose()
+    }
+}
+
+/// Whether the processes of the group whose events these are stand still.
+pub(crate) fn stands_still(events: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(value_of(&read_events(events)?, "frozen") == Some(1))
 }
 
 /// Whether a workload stands still.
@@ -223,6 +248,30 @@ impl AttemptCgroup {
             }
         }
         Ok(reach)
+    }
+
+    /// Where no group does it: stops what runs of the attempt. `true`: nothing did.
+    ///
+    /// A process may have forked before its stop reached it, so ask until nothing runs.
+    pub fn stop_running(&self, leader: u32) -> io::Result<bool> {
+        let running: Vec<u32> = session_members(leader)?
+            .into_iter()
+            .filter(|member| !matches!(member.state, 'T' | 't'))
+            .map(|member| member.pid)
+            .collect();
+        for pid in &running {
+            signal_one(*pid, SIGSTOP, || Ok(session_pids(leader)?.contains(pid)))?;
+        }
+        Ok(running.is_empty())
+    }
+
+    /// Where no group does it: continues the attempt, children before their parents, so that none
+    /// of them finds a child stopped.
+    pub fn continue_all(&self, leader: u32) -> io::Result<()> {
+        for pid in session_pids(leader)?.into_iter().rev() {
+            signal_one(pid, SIGCONT, || Ok(session_pids(leader)?.contains(&pid)))?;
+        }
+        Ok(())
     }
 
     /// Kills every process of the attempt, frozen ones too.
@@ -405,9 +454,35 @@ pub(crate) fn remove_dir(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     }
 }
 
-/// Living processes whose session or process group is the leader's, by a walk over `/proc`.
+/// Signals a process, if it `still` belongs to us once it is held by a pidfd.
+fn signal_one(pid: u32, signal: u8, still: impl Fn() -> io::Result<bool>) -> io::Result<()> {
+    let Some(pidfd) = open_pidfd(pid)? else {
+        return Ok(()); // It is gone.
+    };
+    if !still()? {
+        return Ok(());
+    }
+    match sys::pidfd_signal(pidfd.as_fd(), signal) {
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()), // It is gone.
+        outcome => outcome,
+    }
+}
+
 fn session_pids(leader: u32) -> io::Result<Vec<u32>> {
-    let mut pids = Vec::new();
+    let members = session_members(leader)?;
+    Ok(members.into_iter().map(|member| member.pid).collect())
+}
+
+/// A process of an attempt without a group.
+struct Member {
+    pid: u32,
+    /// As `/proc/PID/stat` says: `T` and `t` are stopped.
+    state: char,
+}
+
+/// Living processes whose session or process group is the leader's, by a walk over `/proc`.
+fn session_members(leader: u32) -> io::Result<Vec<Member>> {
+    let mut members = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|n| n.parse::<u32>().ok()) else {
@@ -425,8 +500,9 @@ fn session_pids(leader: u32) -> io::Result<Vec<u32>> {
         };
         let leads = |text: &str| text.parse() == Ok(leader);
         if (leads(group) || leads(session)) && *state != "Z" && *state != "X" {
-            pids.push(pid);
+            let state = state.chars().next().unwrap_or('?');
+            members.push(Member { pid, state });
         }
     }
-    Ok(pids)
+    Ok(members)
 }

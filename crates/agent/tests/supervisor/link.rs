@@ -14,6 +14,8 @@ use outlive_core::id::SandboxId;
 pub(crate) struct Link {
     stream: UnixStream,
     number: u64,
+    /// The supervisor said that its workload stands still.
+    pub(crate) frozen: bool,
 }
 
 impl Link {
@@ -29,7 +31,11 @@ impl Link {
         if welcome.version != LINK_VERSION {
             return Err(io::Error::other("the supervisor speaks another version"));
         }
-        Ok(Self { stream, number: 0 })
+        Ok(Self {
+            stream,
+            number: 0,
+            frozen: welcome.frozen,
+        })
     }
 
     /// Sends a call and leaves its answer for [`Link::answer`].

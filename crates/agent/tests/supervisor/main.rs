@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "test")]
 
 mod faults;
+mod freezing;
 mod inputs;
 mod link;
 mod sessions;

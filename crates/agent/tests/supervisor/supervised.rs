@@ -125,7 +125,21 @@ impl Sandbox {
         Self::launch_with(parent, |_| {})
     }
 
+    /// Where no control group can be made; hiding them takes root.
+    pub(crate) fn launch_without_groups() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        let hide = "mount -t tmpfs none /sys/fs/cgroup && exec \"$0\" \"$@\"";
+        let wrapper = ["unshare", "--mount", "sh", "-c", hide];
+        Some(Self::launch_by(&wrapper, &std::env::temp_dir(), |_| {}))
+    }
+
     fn launch_with(parent: &Path, change: impl FnOnce(&mut LaunchConfig)) -> Self {
+        Self::launch_by(&[], parent, change)
+    }
+
+    fn launch_by(wrapper: &[&str], parent: &Path, change: impl FnOnce(&mut LaunchConfig)) -> Self {
         let directory = tempfile::Builder::new()
             .prefix("outlive-story-")
             .tempdir_in(parent)
@@ -151,7 +165,7 @@ impl Sandbox {
             limits: Limits::default(),
         };
         change(&mut config);
-        let launched = start(&config);
+        let launched = start(wrapper, &config);
         Self {
             directory,
             config,
@@ -162,7 +176,7 @@ impl Sandbox {
     /// The next runtime of the same sandbox, after a release.
     pub(crate) fn replace(&mut self) {
         self.config.generation = self.config.generation.next();
-        self.launched = start(&self.config);
+        self.launched = start(&[], &self.config);
     }
 
     pub(crate) fn state(&self) -> PathBuf {
@@ -398,9 +412,11 @@ pub(crate) fn children(pid: u32) -> Vec<i32> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "test")]
-fn start(config: &LaunchConfig) -> Launched {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_outlive-agent"))
-        .arg("launch")
+fn start(wrapper: &[&str], config: &LaunchConfig) -> Launched {
+    let agent = [env!("CARGO_BIN_EXE_outlive-agent"), "launch"];
+    let words: Vec<_> = wrapper.iter().chain(&agent).collect();
+    let mut child = Command::new(words[0])
+        .args(&words[1..])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

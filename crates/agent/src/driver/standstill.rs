@@ -1,0 +1,141 @@
+//! What a session does when the workload freezes and thaws.
+//!
+//! ```text
+//!   pause   a start comes to its end ─► session.paused
+//!   settle  the processes stand still ─► all that they wrote is in the journal
+//!   go on   the processes run ─► session.resumed, and what fell due meanwhile ─► owed start
+//! ```
+
+use std::io;
+
+use outlive_core::session::Input;
+use tokio::{sync::oneshot, time::timeout};
+
+use super::Driver;
+use crate::{
+    journal::JournalError,
+    limits::{FREEZE_WAIT, START_FREEZE_WAIT},
+    log,
+    machine::{Attempt, Machine, StartFailure},
+};
+
+/// Where a session answers whether it is as far as it was told to be.
+pub(crate) type Answer = oneshot::Sender<Result<(), Hindrance>>;
+
+/// Why a session can't stand still.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Hindrance {
+    /// A start is under way and does not come to its end.
+    #[error("its process is still being started")]
+    Starting,
+    /// The disk has no room for what must be written first.
+    #[error("no space left for its journal")]
+    NoSpace,
+    /// Its processes could not be stopped.
+    #[error("its processes do not stand still: {0}")]
+    Processes(io::Error),
+    /// What its processes wrote could not be read.
+    #[error("its output can't be read: {0}")]
+    Output(io::Error),
+}
+
+impl<M: Machine> Driver<M> {
+    pub(super) async fn pause(&mut self, to: Answer) -> Result<(), JournalError> {
+        let paused = self.try_pause().await;
+        let (answer, result) = match paused {
+            Ok(answer) => (answer, Ok(())),
+            // Its attempt ends with its journal: nothing is left to hinder anybody.
+            Err(error) => (Ok(()), Err(error)),
+        };
+        // The freeze may have been given up meanwhile; then a thaw follows.
+        drop(to.send(answer));
+        result
+    }
+
+    async fn try_pause(&mut self) -> Result<Result<(), Hindrance>, JournalError> {
+        if self.latched.is_some() {
+            return Ok(Ok(()));
+        }
+        if let Some(start) = &mut self.start {
+            let Ok(started) = timeout(START_FREEZE_WAIT, start.as_mut()).await else {
+                return Ok(Err(Hindrance::Starting));
+            };
+            self.start = None;
+            self.on_started(started).await?;
+        }
+        self.feed_fact(Input::Frozen).await?;
+        Ok(if self.facts.is_empty() {
+            Ok(())
+        } else {
+            Err(Hindrance::NoSpace)
+        })
+    }
+
+    pub(super) async fn settle(&mut self, to: Answer) -> Result<(), JournalError> {
+        let answer = self.try_settle().await;
+        // Readiness may lie in the last bytes.
+        let seen = self.on_journal_changed().await;
+        self.absorb_output();
+        drop(to.send(answer)); // As above.
+        seen
+    }
+
+    async fn try_settle(&self) -> Result<(), Hindrance> {
+        if self.latched.is_some() {
+            return Ok(());
+        }
+        let current = self.current.as_ref().map(|current| &current.attempt);
+        for attempt in self.leftovers.iter().chain(current) {
+            let still = attempt.stand_still().await;
+            still.map_err(Hindrance::Processes)?;
+        }
+        if let Some(attempt) = current {
+            let moved = timeout(FREEZE_WAIT, attempt.move_output()).await;
+            moved
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+                .map_err(Hindrance::Output)?;
+        }
+        if self.journal.is_stalled() {
+            return Err(Hindrance::NoSpace);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn go_on(&mut self, to: oneshot::Sender<()>) -> Result<(), JournalError> {
+        let current = self.current.as_ref().map(|current| &current.attempt);
+        for attempt in self.leftovers.iter().chain(current) {
+            if let Err(error) = attempt.go_on() {
+                log::warn(format_args!("{}: it does not go on: {error}", self.id));
+            }
+        }
+        let resumed = match self.latched {
+            Some(_) => Ok(()),
+            None => self.resume().await,
+        };
+        match to.send(()) {
+            Ok(()) | Err(()) => {} // Whoever asked may have gone; it goes on all the same.
+        }
+        resumed
+    }
+
+    async fn resume(&mut self) -> Result<(), JournalError> {
+        self.feed_fact(Input::Thawed).await?;
+        match self.start_at_thaw {
+            Some(_) if self.session.stopping().is_some() => self.give_up_start_at_thaw(),
+            Some(number) => {
+                self.start_at_thaw = None;
+                self.spawn(number);
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// The start that waits for the thaw is not wanted any more: it failed.
+    pub(super) fn give_up_start_at_thaw(&mut self) {
+        if self.start_at_thaw.take().is_some() {
+            let failure = StartFailure("it was stopped before it was started".to_owned());
+            self.start = Some(Box::pin(std::future::ready(Err(failure))));
+        }
+    }
+}
