@@ -457,4 +457,65 @@ pub struct Created {
     /// Unique name in the sandbox, for sessions of the named dialect.
     #[n(2)]
     pub handle: Option<String>,
+    /// What it was made for; none is a supervised session, as before there were kinds.
+    #[n(3)]
+    pub kind: Option<Kind>,
+}
+
+/// What a session was made for, beyond being supervised.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub enum Kind {
+    /// A context that runs one command.
+    #[n(0)]
+    Command,
+    /// A context that keeps an interpreter, and gives it chunks of code.
+    #[n(1)]
+    Interpreter {
+        /// Its name, as in `python`.
+        #[n(0)]
+        alias: String,
+        /// What it writes when it waits for the next line, empty when nobody can tell; none when
+        /// it says by itself where a chunk ends.
+        #[n(1)]
+        prompt: Option<String>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::RawSpec;
+
+    /// A creation as it was written before there were kinds.
+    #[derive(Encode)]
+    struct CreatedBefore {
+        #[n(0)]
+        spec: SessionSpec,
+        #[n(1)]
+        idempotency_key: Option<String>,
+        #[n(2)]
+        handle: Option<String>,
+    }
+
+    #[test]
+    fn a_creation_without_a_kind_is_a_supervised_session() {
+        let raw = RawSpec {
+            command: Some(vec!["true".to_owned()]),
+            ..RawSpec::default()
+        };
+        let spec = raw.validate().unwrap();
+        let before = CreatedBefore {
+            spec: spec.clone(),
+            idempotency_key: Some("k".to_owned()),
+            handle: None,
+        };
+        let now: Created = minicbor::decode(&minicbor::to_vec(&before).unwrap()).unwrap();
+        let expected = Created {
+            spec,
+            idempotency_key: Some("k".to_owned()),
+            handle: None,
+            kind: None,
+        };
+        assert_eq!(now, expected);
+    }
 }

@@ -69,6 +69,35 @@ text_id!(
     "att-"
 );
 
+/// What follows [`SessionId::PREFIX`] in the identifier of a context's session.
+const CONTEXT_PREFIX: &str = "ctx-";
+
+/// Contexts are sessions with an identifier of their own form, so that a dialect knows them by
+/// the identifier alone: `ses-ctx-…` inside, `ctx-…` for their clients.
+impl SessionId {
+    /// Makes the identifier of a context's session from 64 bits.
+    pub fn context_from_bits(bits: u64) -> Self {
+        let Self(plain) = Self::from_bits(bits);
+        let rest = plain.get(Self::PREFIX.len()..).unwrap_or_default();
+        Self(format!("{}{CONTEXT_PREFIX}{rest}", Self::PREFIX))
+    }
+
+    /// The session of the context that its clients call `text`: `ctx-` and what may follow.
+    pub fn parse_context(text: &str) -> Result<Self, BadId> {
+        let id = Self::parse(&format!("{}{text}", Self::PREFIX))?;
+        match id.context() {
+            Some(rest) if rest.len() > CONTEXT_PREFIX.len() => Ok(id),
+            Some(_) | None => Err(BadId),
+        }
+    }
+
+    /// What the clients of a context call it; none when the session is no context.
+    pub fn context(&self) -> Option<&str> {
+        let rest = self.0.strip_prefix(Self::PREFIX)?;
+        rest.starts_with(CONTEXT_PREFIX).then_some(rest)
+    }
+}
+
 impl AttemptId {
     /// The identifier of attempt `number` (1, 2, …) of `session`.
     pub fn derive(session: &SessionId, number: u32) -> Self {
@@ -102,5 +131,30 @@ impl Generation {
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_is_known_by_its_identifier() {
+        let id = SessionId::context_from_bits(0x00ab_cdef_1234_5678);
+        assert_eq!(id.as_str(), "ses-ctx-00abcdef-678");
+        assert_eq!(id.context(), Some("ctx-00abcdef-678"));
+        assert_eq!(SessionId::parse_context("ctx-00abcdef-678"), Ok(id.clone()));
+        assert_eq!(SessionId::parse(id.as_str()), Ok(id));
+        for other in [
+            "ctx-",
+            "ses-00abcdef-678",
+            "00abcdef",
+            "",
+            "ctx-A",
+            "ctx-a/b",
+        ] {
+            assert_eq!(SessionId::parse_context(other), Err(BadId), "{other}");
+        }
+        assert_eq!(SessionId::from_bits(7).context(), None);
     }
 }

@@ -44,7 +44,7 @@ use minicbor::{Decode, Encode};
 
 pub use crate::limits::KILL_WAIT;
 use crate::{
-    event::{Body, Created, Event, StartReason, StopReason},
+    event::{Body, Created, Event, Kind, StartReason, StopReason},
     hash::Digest128,
     id::{AttemptId, Generation, SessionId},
     restart::RestartWindow,
@@ -100,6 +100,8 @@ pub struct Session {
     window: RestartWindow,
     #[n(18)]
     last_seq: u64,
+    #[n(19)]
+    kind: Option<Kind>,
 }
 
 /// Version of the checkpoint's encoding.
@@ -179,6 +181,7 @@ impl Session {
             restart_count: 0,
             window: RestartWindow::default(),
             last_seq: event.seq,
+            kind: created.kind.clone(),
         })
     }
 
@@ -247,6 +250,11 @@ impl Session {
     /// Unique name in the sandbox, for sessions of the named dialect.
     pub fn handle(&self) -> Option<&str> {
         self.handle.as_deref()
+    }
+
+    /// What it was made for; none is a supervised session.
+    pub fn kind(&self) -> Option<&Kind> {
+        self.kind.as_ref()
     }
 
     /// The key of its creation.

@@ -118,6 +118,7 @@ impl World {
             spec,
             idempotency_key: None,
             handle: None,
+            kind: None,
         });
         session_of(
             self.call(Request::Create {

@@ -64,6 +64,7 @@ pub(crate) fn created(spec: RawSpec) -> Created {
         spec,
         idempotency_key: None,
         handle: None,
+        kind: None,
     }
 }
 

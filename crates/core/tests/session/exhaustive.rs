@@ -204,6 +204,7 @@ fn create(spec: &str) -> Node {
         spec: parse_spec(spec).0,
         idempotency_key: Some("key".to_owned()),
         handle: None,
+        kind: None,
     });
     let now = Timestamp::from_unix_nanos(1_000_000_000_000);
     let at = |seq, attempt, body| Event {

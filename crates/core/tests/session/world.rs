@@ -85,6 +85,7 @@ impl World {
             spec,
             idempotency_key: None,
             handle: self.handle.clone(),
+            kind: None,
         });
         self.journal.push(Entry::Segment(Generation::FIRST));
         self.perform(decision)

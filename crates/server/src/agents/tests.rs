@@ -146,6 +146,7 @@ fn create() -> Request {
             spec: spec.validate().unwrap(),
             idempotency_key: None,
             handle: None,
+            kind: None,
         }),
     }
 }

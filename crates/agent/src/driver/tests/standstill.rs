@@ -475,6 +475,7 @@ fn creation(n: u64) -> Request {
         spec: raw().validate().unwrap(),
         idempotency_key: None,
         handle: None,
+        kind: None,
     };
     Request::Create {
         session: SessionId::from_bits(n),

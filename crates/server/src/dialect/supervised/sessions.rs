@@ -79,6 +79,7 @@ pub(super) async fn create(
         spec: validate(spec)?,
         idempotency_key: check_idempotency_key(&key).map_err(ApiError::from)?,
         handle: None,
+        kind: None,
     };
     let request = Request::Create {
         session: fresh_id()?,
