@@ -34,6 +34,24 @@ pub enum Action {
     StreamSessionEvents,
     /// `GET …/ws`.
     AttachSession,
+    /// `POST /contexts`.
+    CreateContext,
+    /// `GET /contexts` and `GET /contexts/{cid}`.
+    GetContext,
+    /// `DELETE /contexts/{cid}`.
+    DeleteContext,
+    /// `POST …/restart`.
+    RestartContext,
+    /// `POST …/input`.
+    WriteContext,
+    /// `POST …/exec`.
+    ExecContext,
+    /// `POST …/resize`.
+    ResizeContext,
+    /// `POST …/signal`.
+    SignalContext,
+    /// `GET /contexts/{cid}/ws`.
+    AttachContext,
 }
 
 macro_rules! codes {
@@ -78,8 +96,16 @@ codes! {
     SandboxNotFound = "sandbox_not_found", 404;
     /// No such session in this sandbox.
     SessionNotFound = "session_not_found", 404;
+    /// No such context in this sandbox.
+    ContextNotFound = "context_not_found", 404;
     /// The address exists, the method doesn't.
     MethodNotAllowed = "method_not_allowed", 405;
+    /// The chunk goes on, and the call does not wait for it any longer.
+    ExecTimeout = "exec_timeout", 408;
+    /// The context's process does not run now.
+    ProcessNotRunning = "process_not_running", 409;
+    /// The context has no terminal.
+    PtyUnavailable = "pty_unavailable", 409;
     /// The sandbox is in another state, or reserved.
     Conflict = "conflict", 409;
     /// The sandbox is released and calls may not wake it, in the named dialect.
@@ -88,6 +114,8 @@ codes! {
     TemplateNotReady = "template_not_ready", 409;
     /// The session is in another state, or the attempt is another.
     SessionConflict = "session_conflict", 409;
+    /// The context's process ended.
+    ProcessFinished = "process_finished", 410;
     /// Events after this cursor are no longer kept.
     EventCursorExpired = "event_cursor_expired", 410;
     /// The tenant has as much as it may have.
@@ -124,6 +152,24 @@ codes! {
     StreamSessionEventsFailed = "stream_session_events_failed", 500;
     /// Attaching failed.
     AttachSessionFailed = "attach_session_failed", 500;
+    /// Creating a context failed.
+    CreateFailed = "create_failed", 500;
+    /// Reading a context failed.
+    GetFailed = "get_failed", 500;
+    /// Deleting a context failed.
+    DeleteFailed = "delete_failed", 500;
+    /// Restarting a context failed.
+    RestartFailed = "restart_failed", 500;
+    /// Writing to a context failed.
+    WriteFailed = "write_failed", 500;
+    /// Carrying out a chunk failed.
+    ExecFailed = "exec_failed", 500;
+    /// Resizing a context's terminal failed.
+    ResizeFailed = "resize_failed", 500;
+    /// Signalling a context failed.
+    SignalFailed = "signal_failed", 500;
+    /// Attaching to a context failed.
+    AttachFailed = "attach_failed", 500;
     /// Not built yet.
     NotImplemented = "not_implemented", 501;
     /// The sandbox can't take calls now.
@@ -150,6 +196,15 @@ impl Action {
             Self::ListSessionEvents => ErrorCode::ListSessionEventsFailed,
             Self::StreamSessionEvents => ErrorCode::StreamSessionEventsFailed,
             Self::AttachSession => ErrorCode::AttachSessionFailed,
+            Self::CreateContext => ErrorCode::CreateFailed,
+            Self::GetContext => ErrorCode::GetFailed,
+            Self::DeleteContext => ErrorCode::DeleteFailed,
+            Self::RestartContext => ErrorCode::RestartFailed,
+            Self::WriteContext => ErrorCode::WriteFailed,
+            Self::ExecContext => ErrorCode::ExecFailed,
+            Self::ResizeContext => ErrorCode::ResizeFailed,
+            Self::SignalContext => ErrorCode::SignalFailed,
+            Self::AttachContext => ErrorCode::AttachFailed,
         }
     }
 }

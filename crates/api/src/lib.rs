@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 pub mod agent;
+pub mod context;
 pub mod encode;
 pub mod error;
 pub mod event;

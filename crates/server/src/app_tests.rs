@@ -459,14 +459,7 @@ async fn what_makes_no_sense_is_refused_by_name() {
         assert_eq!(answer.code(), code, "{body}");
     }
     let id = house.create(&key).await;
-    for name in [
-        "fork",
-        "contexts",
-        "contexts/x/exec",
-        "files",
-        "services",
-        "network",
-    ] {
+    for name in ["fork", "files", "services", "network"] {
         let path = format!("{SANDBOXES}/{id}/{name}");
         let answer = house.ask(Method::POST, &path, &key, json!({})).await;
         assert_eq!(answer.status, StatusCode::NOT_IMPLEMENTED, "{name}");

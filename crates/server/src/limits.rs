@@ -178,6 +178,21 @@ pub(crate) const WS_END_MAX: Duration = Duration::from_secs(5);
 /// Answers and pongs of one WebSocket that wait to be written.
 pub(crate) const WS_COMMANDS_MAX: usize = 64;
 
+/// Output in the answer of a context's call, each of its fields, bytes: the end of it.
+pub(crate) const CONTEXT_OUTPUT_BYTES_MAX: usize = 1024 * 1024;
+
+/// Longest chunk of code for an interpreter, bytes.
+pub(crate) const CHUNK_BYTES_MAX: usize = 512 * 1024;
+
+/// How long a call waits for a command or a chunk; both go on after that.
+pub(crate) const CONTEXT_WAIT_MAX: Duration = Duration::from_hours(24);
+
+/// How long an interpreter may take to be ready, milliseconds.
+pub(crate) const INTERPRETER_START_MS_MAX: i64 = 60_000;
+
+/// Contexts that are over and are deleted at once to make place for a new one.
+pub(crate) const CONTEXTS_SWEPT_MAX: usize = 64;
+
 /// How long it may take to sweep up after a runtime.
 pub(crate) const SWEEP_MAX: Duration = Duration::from_secs(15);
 

@@ -34,6 +34,7 @@ use crate::dialect::{named, supervised};
     ),
     tags(
         (name = "sessions", description = "Supervised commands of a sandbox, their events and attachments"),
+        (name = "contexts", description = "One-shot commands and interpreters of a sandbox"),
         (name = "sandboxes", description = "Places with a disk, an owner and a lifetime"),
         (name = "named sandboxes", description = "The same places, which fall asleep and wake where they stood"),
         (name = "keys", description = "API keys; for admins"),

@@ -49,7 +49,6 @@ const TEMPLATE: &str = "default";
 pub(crate) fn router() -> Router<Engine> {
     let later = [
         "fork",
-        "contexts",
         "services",
         "network",
         "files",

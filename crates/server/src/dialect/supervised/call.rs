@@ -14,7 +14,7 @@ use outlive_api::{
 };
 use outlive_core::{
     id::{SandboxId, SessionId},
-    session::Rejection,
+    session::{self as core, Rejection},
 };
 
 use super::Supervised;
@@ -69,7 +69,11 @@ impl FromRequestParts<Arc<Supervised>> for InSession {
     ) -> Result<Self, Failure> {
         let InSandbox { caller, sandbox } = InSandbox::from_request_parts(parts, state).await?;
         let id = path_param(parts, state, "session_id").await?;
-        let session = SessionId::parse(&id).map_err(|_| ApiError::from(Rejection::NotFound))?;
+        // A context is no session here: it has calls of its own.
+        let session = SessionId::parse(&id)
+            .ok()
+            .filter(|session| session.context().is_none())
+            .ok_or_else(|| ApiError::from(Rejection::NotFound))?;
         Ok(Self {
             caller,
             sandbox,
@@ -78,7 +82,7 @@ impl FromRequestParts<Arc<Supervised>> for InSession {
     }
 }
 
-async fn path_param(
+pub(super) async fn path_param(
     parts: &mut Parts,
     state: &Arc<Supervised>,
     name: &str,
@@ -131,6 +135,12 @@ pub(super) async fn call(
             outcome => Ok(outcome),
         });
     outcome.map_err(|error| session_error(action, error))
+}
+
+/// A session's state.
+pub(super) fn restore(action: Action, view: &SessionView) -> Result<core::Session, ApiError> {
+    core::Session::restore(&view.checkpoint)
+        .map_err(|error| ApiError::new(action.failed(), error.to_string()))
 }
 
 /// A session for the client.

@@ -22,7 +22,7 @@ use std::{
 use bytes::Bytes;
 use outlive_api::error::{Action, ApiError, ErrorCode};
 use outlive_core::id::{SandboxId, SessionId};
-use outlive_journal::ReadError;
+use outlive_journal::{ReadError, Reader};
 use tokio::sync::watch;
 
 use super::{
@@ -161,6 +161,11 @@ impl Attachment {
     /// A reader of its own.
     pub(super) fn source(&self) -> std::io::Result<Source> {
         Source::open(&self.feed.journal, self.feed.session.clone())
+    }
+
+    /// A reader of the bare records.
+    pub(super) fn reader(&self) -> std::io::Result<Reader> {
+        Reader::open(&self.feed.journal)
     }
 
     /// What is shared of the events after `cursor`.

@@ -11,6 +11,7 @@
 //! takes nothing for long is closed.
 
 mod call;
+mod contexts;
 mod control;
 mod cursor;
 mod feed;
@@ -43,6 +44,7 @@ pub struct Supervised {
     /// Open WebSockets run here, so that the server can wait for them.
     connections: TaskTracker,
     feeds: Feeds,
+    turns: contexts::Turns,
 }
 
 impl Supervised {
@@ -60,11 +62,12 @@ impl Supervised {
             stop,
             connections,
             feeds: Feeds::default(),
+            turns: contexts::Turns::default(),
         })
     }
 }
 
-/// The routes under `/api/v1/sandboxes/{id}/sessions`, with their descriptions. Every request
+/// The routes under `/api/v1/sandboxes/{id}/sessions` and `…/contexts`, with their descriptions. Every request
 /// must carry a [`crate::sessions::Caller`] in its extensions.
 pub fn routes() -> OpenApiRouter<Arc<Supervised>> {
     OpenApiRouter::new()
@@ -78,6 +81,7 @@ pub fn routes() -> OpenApiRouter<Arc<Supervised>> {
         .routes(routes!(page::list_events))
         .routes(routes!(sse::stream_events))
         .routes(routes!(ws::attach))
+        .merge(contexts::routes())
 }
 
 /// The same as a router that can be merged into any other.

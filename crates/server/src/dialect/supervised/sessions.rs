@@ -20,7 +20,7 @@ use outlive_core::{
 
 use super::{
     Supervised,
-    call::{InSandbox, InSession, call, show, unexpected},
+    call::{InSandbox, InSession, call, restore, show, unexpected},
 };
 use crate::http::{
     extract::{SessionBody, header_text},
@@ -43,10 +43,13 @@ pub(super) async fn list(at: InSandbox) -> Result<Data<SessionList>, Failure> {
     let action = Action::GetSession;
     let views = at.sandbox.list().await;
     let views = views.map_err(|error| crate::http::reply::session_error(action, error))?;
-    let sessions = views
-        .iter()
-        .map(|view| show(action, view))
-        .collect::<Result<_, _>>()?;
+    let mut sessions = Vec::with_capacity(views.len());
+    for view in &views {
+        let session = restore(action, view)?;
+        if session.kind().is_none() {
+            sessions.push(Session::new(&session, view.into()));
+        }
+    }
     Ok(ok(SessionList { sessions }))
 }
 

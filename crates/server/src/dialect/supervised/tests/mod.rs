@@ -1,6 +1,7 @@
 //! The dialect over a real socket, a real journal and the real session machine.
 
 mod calls;
+mod contexts;
 mod fake;
 mod reading;
 mod sockets;
@@ -85,7 +86,8 @@ impl World {
         }
     }
 
-    /// One request on a connection of its own.
+    /// One request on a connection of its own. Its path continues that of the sessions; after
+    /// `/../` it continues that of the sandbox.
     async fn send(
         &self,
         method: &str,
@@ -105,7 +107,10 @@ impl World {
         });
         let mut request = hyper::Request::builder()
             .method(method)
-            .uri(format!("/api/v1/sandboxes/{SANDBOX}/sessions{path}"))
+            .uri(match path.strip_prefix("/../") {
+                Some(other) => format!("/api/v1/sandboxes/{SANDBOX}/{other}"),
+                None => format!("/api/v1/sandboxes/{SANDBOX}/sessions{path}"),
+            })
             .header("host", self.address.to_string());
         for (name, value) in headers {
             request = request.header(*name, *value);
