@@ -413,6 +413,7 @@ pub(crate) struct Process {
     has_spool: Cell<bool>,
     is_drained: Cell<bool>,
     is_killed: Cell<bool>,
+    killed: Notify,
     is_reaped: Cell<bool>,
 }
 
@@ -449,6 +450,7 @@ impl Process {
             spool: RefCell::new(spool),
             is_drained: Cell::new(false),
             is_killed: Cell::new(false),
+            killed: Notify::new(),
             is_reaped: Cell::new(false),
             attempt: RefCell::new(attempt),
             key,
@@ -511,8 +513,8 @@ impl Process {
         let mut cap = Instant::now() + DRAIN_MAX;
         while self.output.open() > 0 {
             // Who stands still is no more silent than who was not asked.
-            if !self.is_killed.get() && !self.is_tree_gone() {
-                self.around.standstill.opened().await;
+            if !self.is_tree_gone() {
+                self.until_it_may_run().await;
             }
             let turns = self.around.standstill.turns();
             let moved = self.output.moved();
@@ -545,6 +547,16 @@ impl Process {
             .map_err(io::Error::other)
     }
 
+    /// Waits as long as it stands still, unless it was killed.
+    async fn until_it_may_run(&self) {
+        while !self.is_killed.get() && self.around.standstill.is_shut() {
+            tokio::select! {
+                () = self.around.standstill.opened() => {}
+                () = self.killed.notified() => {}
+            }
+        }
+    }
+
     async fn drain_sources(&self) -> io::Result<()> {
         let sources = self.sources.borrow().clone();
         for source in sources {
@@ -559,6 +571,7 @@ impl Process {
             // There is no group that tells: look again until the walk finds nobody.
             while !self.is_tree_gone() {
                 sleep(TREE_WALK_PAUSE).await;
+                self.until_it_may_run().await;
             }
             return Ok(());
         };
@@ -674,6 +687,7 @@ impl Attempt for Process {
 
     fn kill(&self) -> io::Result<()> {
         self.is_killed.set(true);
+        self.killed.notify_waiters();
         if self.is_reaped.get() && !self.has_group() {
             return Ok(()); // Its number may be somebody else's by now.
         }

@@ -215,8 +215,8 @@ pub enum Request {
     /// wrote is on disk. Answer: `Done`, also when it is so already; or `Failed` with the reason,
     /// and then the workload runs as before.
     ///
-    /// While frozen, `Configure`, `List`, `Get`, `Watch`, `Health`, `Delete`, `Release` and `Thaw`
-    /// work; everything else is `Rejected` with [`Rejection::Frozen`]. A `Delete` kills at once,
+    /// While frozen, `Configure`, `List`, `Get`, `Watch`, `Health`, `Delete`, `Release`, `Upgrade`
+    /// and `Thaw` work; everything else is `Rejected` with [`Rejection::Frozen`]. A `Delete` kills at once,
     /// for what stands still can't end in its own way.
     #[n(15)]
     Freeze,

@@ -231,9 +231,15 @@ impl AttemptCgroup {
             Some(_) => Reach::Group,
             None => Reach::Session,
         };
+        self.signal_each(leader, &self.pids(leader)?, signal)?;
+        Ok(reach)
+    }
+
+    /// Signals these of its processes, in this order.
+    fn signal_each(&self, leader: u32, pids: &[u32], signal: u8) -> io::Result<()> {
         let mut targets = Vec::new();
-        for pid in self.pids(leader)? {
-            targets.extend(open_pidfd(pid)?.map(|fd| (pid, fd)));
+        for pid in pids {
+            targets.extend(open_pidfd(*pid)?.map(|fd| (pid, fd)));
         }
         // An id that was reused between the list and the pidfd isn't in the second list.
         let still = self.pids(leader)?;
@@ -247,7 +253,7 @@ impl AttemptCgroup {
                 Err(e) => return Err(e),
             }
         }
-        Ok(reach)
+        Ok(())
     }
 
     /// Where no group does it: stops what runs of the attempt. `true`: nothing did.
@@ -259,19 +265,19 @@ impl AttemptCgroup {
             .filter(|member| !matches!(member.state, 'T' | 't'))
             .map(|member| member.pid)
             .collect();
-        for pid in &running {
-            signal_one(*pid, SIGSTOP, || Ok(session_pids(leader)?.contains(pid)))?;
+        if running.is_empty() {
+            return Ok(true);
         }
-        Ok(running.is_empty())
+        self.signal_each(leader, &running, SIGSTOP)?;
+        Ok(false)
     }
 
     /// Where no group does it: continues the attempt, children before their parents, so that none
     /// of them finds a child stopped.
     pub fn continue_all(&self, leader: u32) -> io::Result<()> {
-        for pid in session_pids(leader)?.into_iter().rev() {
-            signal_one(pid, SIGCONT, || Ok(session_pids(leader)?.contains(&pid)))?;
-        }
-        Ok(())
+        let mut pids = session_pids(leader)?;
+        pids.reverse();
+        self.signal_each(leader, &pids, SIGCONT)
     }
 
     /// Kills every process of the attempt, frozen ones too.
@@ -451,20 +457,6 @@ pub(crate) fn remove_dir(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     match unlinkat(parent, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
         Err(e) => Err(e.into()),
-    }
-}
-
-/// Signals a process, if it `still` belongs to us once it is held by a pidfd.
-fn signal_one(pid: u32, signal: u8, still: impl Fn() -> io::Result<bool>) -> io::Result<()> {
-    let Some(pidfd) = open_pidfd(pid)? else {
-        return Ok(()); // It is gone.
-    };
-    if !still()? {
-        return Ok(());
-    }
-    match sys::pidfd_signal(pidfd.as_fd(), signal) {
-        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()), // It is gone.
-        outcome => outcome,
     }
 }
 
