@@ -4,6 +4,9 @@
 
 mod faults;
 mod freezing;
+#[expect(unreachable_pub, reason = "shared with other test programs")]
+#[path = "../common/image.rs"]
+mod image;
 mod inputs;
 mod link;
 mod sessions;

@@ -26,7 +26,7 @@ use outlive_core::{
 };
 use outlive_journal::{Reader, Record};
 
-use crate::link::Link;
+use crate::{image, link::Link};
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -115,6 +115,8 @@ impl Sandbox {
         let slot = 21_000 + u16::try_from(NEXT.load(Ordering::Relaxed)).unwrap();
         Some(Self::launch_with(&std::env::temp_dir(), |config| {
             config.runtime = RuntimeKind::Namespace;
+            let layer = image::host(config.runtime, Path::new(&config.directory));
+            config.image = Image::Host { layer };
             config.ids = IdRange::of_slot(slot + u16::try_from(std::process::id() % 5000).unwrap());
             config.network = NetworkMode::None;
             "box".clone_into(&mut config.hostname);
