@@ -15,7 +15,9 @@ use rustix::{
 };
 
 use super::{super::attempt::Source, OutputSink, SinkError, SourceEnd};
-use crate::limits::{PIPE_BYTES_FLOODED, PTY_SPLICE_BYTES_MAX, PUMP_TURN_BYTES_MAX};
+use crate::limits::{
+    OUTPUT_FRAME_BYTES_MAX, PIPE_BYTES_FLOODED, PTY_SPLICE_BYTES_MAX, PUMP_TURN_BYTES_MAX,
+};
 
 /// How bytes get to the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +51,8 @@ pub(super) struct Flow {
     /// When somebody typed last.
     pub(super) typed_at: Option<Duration>,
     grown: bool,
+    /// Bytes that a copy took from the source and the file did not take: they go first.
+    held: Vec<u8>,
 }
 
 enum Kind {
@@ -88,6 +92,7 @@ impl Flow {
             moved_at: Duration::ZERO,
             typed_at: None,
             grown: false,
+            held: Vec::new(),
         }
     }
 
@@ -107,7 +112,9 @@ impl Flow {
                 master, spill_read, ..
             } => ioctl_fionread(master).unwrap_or(0) + ioctl_fionread(spill_read).unwrap_or(0),
         };
-        usize::try_from(count).unwrap_or(usize::MAX)
+        usize::try_from(count)
+            .unwrap_or(usize::MAX)
+            .saturating_add(self.held.len())
     }
 
     /// Moves what is there, up to a turn's share.
@@ -125,7 +132,7 @@ impl Flow {
                 return Turn::Dry(total);
             };
             // An empty pipe isn't worth a frame, and the end of one mustn't open any.
-            if ioctl_fionread(pipe).is_ok_and(|n| n == 0) {
+            if self.held.is_empty() && ioctl_fionread(pipe).is_ok_and(|n| n == 0) {
                 return match hung_up(pipe.as_fd()) {
                     Ok(true) if ioctl_fionread(pipe).is_ok_and(|n| n == 0) => {
                         Turn::Ended(SourceEnd::Eof)
@@ -134,7 +141,11 @@ impl Flow {
                     Err(e) => Turn::Ended(SourceEnd::Failed(e)),
                 };
             }
-            match append(pipe.as_fd(), &*self.sink, self.stream, &mut self.mover) {
+            let moving = Moving {
+                mover: &mut self.mover,
+                held: &mut self.held,
+            };
+            match append(pipe.as_fd(), &*self.sink, self.stream, moving) {
                 Ok(0) => return Turn::Dry(total),
                 Ok(moved) => total += moved,
                 Err(end) => return end,
@@ -178,18 +189,17 @@ impl Flow {
                 Ok(spilled) => spilled,
                 Err(e) => return Turn::Ended(SourceEnd::Failed(e.into())),
             };
-            if spilled == 0 {
+            if spilled == 0 && self.held.is_empty() {
                 return match (over, gathered) {
                     (true, _) => Turn::Ended(SourceEnd::Eof),
                     (false, _) => Turn::Dry(total),
                 };
             }
-            match append(
-                spill_read.as_fd(),
-                &*self.sink,
-                self.stream,
-                &mut self.mover,
-            ) {
+            let moving = Moving {
+                mover: &mut self.mover,
+                held: &mut self.held,
+            };
+            match append(spill_read.as_fd(), &*self.sink, self.stream, moving) {
                 Ok(moved) => total += moved,
                 Err(end) => return end,
             }
@@ -270,13 +280,20 @@ fn hung_up(pipe: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(fds.iter().any(|fd| fd.revents().contains(PollFlags::HUP)))
 }
 
+/// How a flow moves, and what is on its way.
+struct Moving<'f> {
+    mover: &'f mut Mover,
+    held: &'f mut Vec<u8>,
+}
+
 /// One frame from a pipe into the sink.
 fn append(
     pipe: BorrowedFd<'_>,
     sink: &dyn OutputSink,
     stream: Stream,
-    mover: &mut Mover,
+    moving: Moving<'_>,
 ) -> Result<usize, Turn> {
+    let Moving { mover, held } = moving;
     let result = sink.append(stream, &mut |file, offset, max| {
         if *mover == Mover::Splice {
             match splice_at(pipe, file, offset, max) {
@@ -284,7 +301,7 @@ fn append(
                 other => return none_when_again(other),
             }
         }
-        none_when_again(copy_at(pipe, file, offset, max))
+        none_when_again(copy_at(pipe, held, file, offset, max))
     });
     match result {
         Ok(moved) => {
@@ -332,19 +349,108 @@ fn splice_at(
     )
 }
 
-/// Copies through memory. A kill between the two calls loses what was read.
+/// Copies through memory. A kill between the two calls loses what was read; a file that takes
+/// nothing doesn't: the bytes are held, and go first the next time.
 fn copy_at(
     pipe: BorrowedFd<'_>,
+    held: &mut Vec<u8>,
     file: BorrowedFd<'_>,
     offset: u64,
     max: usize,
 ) -> rustix::io::Result<usize> {
-    let mut buffer = vec![0; max.min(64 * 1024)];
-    let length = rustix::io::read(pipe, &mut buffer)?;
-    let bytes = buffer.get(..length).unwrap_or_default();
-    let mut at = 0;
-    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-        at += rustix::io::pwrite(file, rest, offset + at as u64)?;
+    if held.is_empty() {
+        held.resize(max.min(OUTPUT_FRAME_BYTES_MAX), 0);
+        match rustix::io::read(pipe, &mut *held) {
+            Ok(length) => held.truncate(length),
+            Err(error) => {
+                held.clear();
+                return Err(error);
+            }
+        }
     }
-    Ok(length)
+    let mut at = 0;
+    while let Some(rest) = held
+        .get(at..max.min(held.len()))
+        .filter(|rest| !rest.is_empty())
+    {
+        match rustix::io::pwrite(file, rest, offset + at as u64) {
+            Ok(written) => at += written,
+            Err(Errno::INTR) => {}
+            Err(error) if at == 0 => return Err(error),
+            Err(_) => break, // What it took is a frame; the next one meets the error again.
+        }
+    }
+    held.drain(..at);
+    if held.is_empty() {
+        held.shrink_to_fit(); // An idle session holds no buffer.
+    }
+    Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::File,
+        io::{Read as _, Seek as _, Write as _},
+        sync::{
+            Mutex,
+            atomic::{AtomicBool, Ordering},
+        },
+    };
+
+    use super::{super::Fill, *};
+
+    /// A file that is full until there is space.
+    struct Disk {
+        has_space: AtomicBool,
+        file: Mutex<File>,
+    }
+
+    impl OutputSink for Disk {
+        fn append(&self, _stream: Stream, fill: &mut Fill<'_>) -> Result<usize, SinkError> {
+            let mut file = self.file.lock().unwrap();
+            let end = file.seek(io::SeekFrom::End(0)).unwrap();
+            let moved = if self.has_space.load(Ordering::Acquire) {
+                fill(file.as_fd(), end, 1000)
+            } else {
+                let full = File::options().write(true).open("/dev/full").unwrap();
+                fill(full.as_fd(), 0, 1000)
+            };
+            moved.map_err(SinkError::Source)
+        }
+
+        fn progress(&self, _stream: Stream, _bytes: usize) {}
+
+        fn ended(&self, _stream: Stream, _end: SourceEnd) {}
+    }
+
+    // Where the kernel can't splice, a full disk cost what had been read: up to 64 KiB.
+    #[test]
+    fn a_copy_that_meets_a_full_disk_holds_its_bytes() {
+        let disk = Arc::new(Disk {
+            has_space: AtomicBool::new(false),
+            file: Mutex::new(tempfile::tempfile().unwrap()),
+        });
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+        let source = Source::Pipe {
+            stream: Stream::Stdout,
+            pipe: read,
+        };
+        let mut flow = Flow::new(source, Arc::clone(&disk) as Arc<dyn OutputSink>);
+        flow.mover = Mover::Copy;
+        let wrote: Vec<u8> = (0..500_u32).flat_map(u32::to_le_bytes).collect();
+        File::from(write).write_all(&wrote).unwrap();
+
+        assert!(matches!(flow.turn(), Turn::Full));
+        // Held bytes wait like those in the pipe, and there are as many.
+        assert_eq!(flow.waiting(), wrote.len());
+        assert!(matches!(flow.turn(), Turn::Full));
+        disk.has_space.store(true, Ordering::Release);
+        assert!(matches!(flow.turn(), Turn::Ended(SourceEnd::Eof)));
+        let mut got = Vec::new();
+        let mut file = disk.file.lock().unwrap();
+        file.rewind().unwrap();
+        file.read_to_end(&mut got).unwrap();
+        assert!(got == wrote, "{} of {} bytes", got.len(), wrote.len());
+    }
 }
