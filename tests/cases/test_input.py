@@ -154,6 +154,16 @@ def test_a_long_line_through_a_pipe_is_whole(sandbox):  # case S62
     assert output(session.events()) == line
 
 
+def test_a_line_that_a_terminal_cuts_is_warned_of(sandbox):  # case S62
+    session = sandbox.sh("stty -echo; echo up; head -n 1 | tr -d '\\n' | wc -c", pty=True)
+    session.wait_output(b"up")
+    session.input(b"l" * 8192 + b"\n", input_id="long")
+    session.wait_exit()
+    (accepted,) = [event for event in session.events() if event["type"] == "input.accepted"]
+    assert accepted["truncated_line"] is True
+    assert output(session.events()).split() == [b"up", b"4095"]
+
+
 def test_data_and_eof_in_one_call(sandbox):  # case S64
     session = sandbox.session("/bin/cat")
     begun = time.monotonic()

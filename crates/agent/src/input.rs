@@ -81,6 +81,8 @@ pub(crate) struct InputQueue {
     broken: bool,
     /// The last byte for a terminal was neither a newline nor EOF: EOF takes two characters.
     mid_line: bool,
+    /// Bytes of the line that has begun, as far as this supervisor saw it.
+    line_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -114,7 +116,13 @@ impl InputQueue {
             eof,
             broken: false,
             mid_line: last.is_some_and(|last| !matches!(last, b'\n' | b'\r' | END_OF_TRANSMISSION)),
+            line_bytes: 0,
         })
+    }
+
+    /// Bytes of the line that has begun and waits for its end.
+    pub(crate) fn line_bytes(&self) -> usize {
+        self.line_bytes
     }
 
     /// Whether a write of `bytes` may be accepted now.
@@ -145,6 +153,11 @@ impl InputQueue {
         }
         if let Some(last) = data.last() {
             self.mid_line = !matches!(last, b'\n' | b'\r');
+            let end = data.iter().rposition(|byte| matches!(byte, b'\n' | b'\r'));
+            self.line_bytes = match end {
+                Some(end) => data.len() - end - 1,
+                None => self.line_bytes.saturating_add(data.len()),
+            };
         }
         if self.waiting().0 == 0 {
             while !data.is_empty() {
@@ -239,6 +252,7 @@ impl InputQueue {
         self.push(&characters[..count])?;
         // The line is empty after it: one that had begun was handed to the reader.
         self.mid_line = false;
+        self.line_bytes = 0;
         let spool = self.spool.as_ref().filter(|_| is_first);
         Ok(spool.map(|spool| spool.file.as_fd()))
     }

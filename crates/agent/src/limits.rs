@@ -133,6 +133,10 @@ pub(crate) const TREE_WALK_PAUSE: Duration = Duration::from_millis(20);
 /// How soon a full disk is tried again.
 pub(crate) const FULL_RETRY: Duration = Duration::from_millis(250);
 
+/// Bytes of a line that a terminal in canonical mode takes: the kernel's `N_TTY_BUF_SIZE`, less
+/// one for the line's end.
+pub(crate) const CANONICAL_LINE_BYTES_MAX: usize = 4095;
+
 /// Bytes of one frame of output.
 pub(crate) const OUTPUT_FRAME_BYTES_MAX: usize = 64 * 1024;
 

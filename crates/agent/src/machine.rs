@@ -17,7 +17,7 @@ use outlive_core::{
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{input::Kind, journal::SessionJournal};
+use crate::{input::Kind, journal::SessionJournal, process::pty::LineEnds};
 
 /// Starts processes, and finds those that a supervisor before this one started.
 pub(crate) trait Machine: 'static {
@@ -111,6 +111,9 @@ pub(crate) trait Attempt: std::fmt::Debug + 'static {
     fn close_input(&self) -> io::Result<()>;
     /// The character that ends a terminal's input; `None` in raw mode.
     fn eof_character(&self) -> io::Result<Option<u8>>;
+    /// The characters that end a line of a terminal that works line by line; `None` in raw mode
+    /// and without a terminal.
+    fn line_ends(&self) -> io::Result<Option<LineEnds>>;
     /// Hangs the terminal up; the caller has dropped its own copy of it.
     fn hang_up(self: Rc<Self>);
 

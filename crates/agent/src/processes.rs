@@ -51,7 +51,8 @@ use crate::{
         self, AttemptKey, ExecOutcome, OutputSink, Pump, SinkError, SourceEnd, SourceId,
         SpawnRequest, Spawner,
         cgroup::{self, Frozen, WorkloadCgroups},
-        exit, pty,
+        exit,
+        pty::{self, LineEnds},
         pump::Fill,
         spawn::PATH_DEFAULT,
     },
@@ -659,6 +660,13 @@ impl Attempt for Process {
             pty::EofCharacter::Byte(byte) => Some(byte),
             pty::EofCharacter::None => None,
         })
+    }
+
+    fn line_ends(&self) -> io::Result<Option<LineEnds>> {
+        match self.terminal() {
+            Some(master) => pty::line_ends(&*master),
+            None => Ok(None),
+        }
     }
 
     fn hang_up(self: Rc<Self>) {

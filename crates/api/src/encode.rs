@@ -174,7 +174,8 @@ fn append_body(body: &Body, out: &mut Vec<u8>) {
             input_id,
             bytes,
             eof,
-            ..
+            truncated_line,
+            digest: _,
         } => {
             text_field("input_id", input_id, out);
             out.extend_from_slice(b",\"bytes\":");
@@ -184,6 +185,9 @@ fn append_body(body: &Body, out: &mut Vec<u8>) {
             } else {
                 b",\"eof\":false"
             });
+            if *truncated_line {
+                out.extend_from_slice(b",\"truncated_line\":true");
+            }
         }
         Body::SignalSent { signal } => text_field("signal", &signal::name(*signal), out),
         Body::StopEscalated => text_field("signal", &signal::name(crate::event::SIGKILL), out),

@@ -52,6 +52,10 @@ pub struct Event {
     /// Of `input.accepted`: whether the input ends after them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eof: Option<bool>,
+    /// Of `input.accepted`, as a warning: a line is longer than the 4095 bytes that a terminal in
+    /// canonical mode takes, and the terminal drops the rest of it. Left out otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truncated_line: Option<bool>,
     /// Of `terminal.resized`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<u16>,
@@ -348,6 +352,7 @@ impl Event {
             input_id: None,
             bytes: None,
             eof: None,
+            truncated_line: None,
             rows: None,
             cols: None,
             signal: None,
@@ -375,11 +380,13 @@ impl Event {
                 input_id,
                 bytes,
                 eof,
-                ..
+                truncated_line,
+                digest: _,
             } => {
                 self.input_id = Some(input_id.clone());
                 self.bytes = Some(*bytes);
                 self.eof = Some(eof.is_some());
+                self.truncated_line = truncated_line.then_some(true);
             }
             Body::SignalSent { signal } => self.signal = Some(signal::name(*signal).into_owned()),
             Body::StopEscalated => self.signal = Some(signal::name(SIGKILL).into_owned()),

@@ -75,14 +75,22 @@ fn body() -> impl Strategy<Value = Body> {
             .prop_map(Body::DesiredState),
         start_reason().prop_map(Body::AttemptStarting),
         any::<u32>().prop_map(|pid| Body::AttemptStarted { pid }),
-        (any::<String>(), any::<u64>(), any::<u32>(), eof).prop_map(
-            |(input_id, digest, bytes, eof)| Body::InputAccepted {
-                input_id,
-                digest,
-                bytes,
-                eof
-            }
-        ),
+        (
+            any::<String>(),
+            any::<u64>(),
+            any::<u32>(),
+            eof,
+            any::<bool>()
+        )
+            .prop_map(|(input_id, digest, bytes, eof, truncated_line)| {
+                Body::InputAccepted {
+                    input_id,
+                    digest,
+                    bytes,
+                    eof,
+                    truncated_line,
+                }
+            }),
         any::<u8>().prop_map(|signal| Body::SignalSent { signal }),
         any::<(u16, u16)>().prop_map(|(rows, cols)| Body::TerminalResized { rows, cols }),
         stop_reason().prop_map(Body::AttemptStopping),

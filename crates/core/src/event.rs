@@ -333,6 +333,10 @@ pub enum Body {
         /// End of input follows the bytes, and how.
         #[n(3)]
         eof: Option<EofMode>,
+        /// A line is longer than a terminal that works line by line takes: it drops the rest.
+        #[n(4)]
+        #[cbor(default)]
+        truncated_line: bool,
     },
     /// A signal was delivered.
     #[n(8)]

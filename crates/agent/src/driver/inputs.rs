@@ -21,7 +21,7 @@ use super::{Driver, answer};
 use crate::{
     input::{Eof, InputQueue, Kind, Progress},
     journal::JournalError,
-    limits::UNSETTLED_INPUTS_MAX,
+    limits::{CANONICAL_LINE_BYTES_MAX, UNSETTLED_INPUTS_MAX},
     log,
     machine::{Attempt, Machine},
 };
@@ -103,6 +103,7 @@ impl<M: Machine> Driver<M> {
             digest,
             bytes: u32::try_from(data.len()).unwrap_or(u32::MAX),
             eof,
+            truncated_line: self.truncates(&data)?,
         };
         let decision = match self.session.decide(self.around.clock.now(), &input) {
             Ok(decision) => decision,
@@ -164,6 +165,20 @@ impl<M: Machine> Driver<M> {
             return Ok(Some(Rejection::RawTerminal));
         }
         Ok(None)
+    }
+
+    /// Whether the terminal will drop the end of a line, as far as it can be told beforehand: its
+    /// program may change the mode before the bytes arrive.
+    fn truncates(&self, data: &[u8]) -> io::Result<bool> {
+        let Some(current) = &self.current else {
+            return Ok(false);
+        };
+        let begun = current.input.as_ref().map_or(0, InputQueue::line_bytes);
+        if begun + data.len() <= CANONICAL_LINE_BYTES_MAX {
+            return Ok(false);
+        }
+        let ends = current.attempt.line_ends()?;
+        Ok(ends.is_some_and(|ends| ends.overflow(begun, data)))
     }
 
     fn deliver(&mut self, data: &[u8], eof: Option<EofMode>) -> io::Result<()> {

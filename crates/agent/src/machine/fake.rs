@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use super::{AdoptOrder, Adopted, Attempt, Ended, Machine, SpawnOrder, StartFailure};
-use crate::{input::Kind, journal::SessionJournal};
+use crate::{input::Kind, journal::SessionJournal, process::pty::LineEnds};
 
 /// What programs do.
 #[derive(Debug, Clone)]
@@ -245,6 +245,10 @@ impl Attempt for FakeProcess {
 
     fn eof_character(&self) -> io::Result<Option<u8>> {
         Ok(Some(4))
+    }
+
+    fn line_ends(&self) -> io::Result<Option<LineEnds>> {
+        Ok(None)
     }
 
     fn hang_up(self: Rc<Self>) {

@@ -16,6 +16,7 @@ use rustix::{
 };
 
 use super::pipes::{self, Owner};
+use crate::limits::CANONICAL_LINE_BYTES_MAX;
 
 /// A new terminal.
 #[derive(Debug)]
@@ -92,5 +93,62 @@ pub fn eof_character(master: impl AsFd) -> io::Result<EofCharacter> {
         Ok(EofCharacter::Byte(byte))
     } else {
         Ok(EofCharacter::None)
+    }
+}
+
+/// The characters that end a line in canonical mode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineEnds(Vec<u8>);
+
+impl LineEnds {
+    /// Whether the line that `begun` bytes of are there already, or one of those in `data`, is
+    /// longer than the terminal takes. Characters that edit the line are counted like others.
+    pub fn overflow(&self, begun: usize, data: &[u8]) -> bool {
+        let mut length = begun;
+        for piece in data.split_inclusive(|byte| self.0.contains(byte)) {
+            let is_whole = piece.last().is_some_and(|byte| self.0.contains(byte));
+            if length + piece.len() - usize::from(is_whole) > CANONICAL_LINE_BYTES_MAX {
+                return true;
+            }
+            length = if is_whole { 0 } else { length + piece.len() };
+        }
+        false
+    }
+}
+
+/// Asks the line discipline how lines end; `None` when it does not work line by line.
+pub fn line_ends(master: impl AsFd) -> io::Result<Option<LineEnds>> {
+    let modes = tcgetattr(master)?;
+    if !modes.local_modes.contains(LocalModes::ICANON) {
+        return Ok(None);
+    }
+    let mut ends = vec![b'\n'];
+    if modes.input_modes.contains(InputModes::ICRNL) {
+        ends.push(b'\r');
+    }
+    for code in [
+        SpecialCodeIndex::VEOF,
+        SpecialCodeIndex::VEOL,
+        SpecialCodeIndex::VEOL2,
+    ] {
+        ends.extend(Some(modes.special_codes[code]).filter(|byte| *byte != 0));
+    }
+    Ok(Some(LineEnds(ends)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_overflows_with_its_4096th_byte() {
+        let ends = LineEnds(vec![b'\n', 4]);
+        let line = |bytes: usize, end: &str| [vec![b'l'; bytes], end.into()].concat();
+        assert!(!ends.overflow(0, &line(4095, "\n")));
+        assert!(ends.overflow(0, &line(4096, "\n")));
+        assert!(ends.overflow(0, &line(4096, "")));
+        assert!(ends.overflow(4000, &line(96, "\x04")));
+        assert!(!ends.overflow(4000, &line(95, "\x04")));
+        assert!(!ends.overflow(4000, &[line(0, "\n"), line(4000, "\n")].concat()));
     }
 }

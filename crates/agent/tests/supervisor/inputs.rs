@@ -275,6 +275,50 @@ fn a_long_line_passes_a_pipe_whole() {
     assert_eq!(sandbox.output(&id, Stream::Stdout), line);
 }
 
+// case S62: a terminal takes 4095 bytes of a line, and the journal says so beforehand
+#[test]
+fn a_line_that_a_terminal_cuts_is_told_of() {
+    let sandbox = Sandbox::launch();
+    let id = sandbox.create(on_terminal(sh(
+        "stty -echo; echo up; head -n 2 | wc -c; stty raw; echo raw; head -c 8192 | wc -c",
+    )));
+    sandbox.wait_for_output(&id, Stream::Pty, "up");
+    let line = |length| [vec![b'l'; length], vec![b'\n']].concat();
+    for (input, bytes) in [
+        ("fits", line(4095)),
+        ("begun", vec![b'l'; 4000]),
+        ("cut", line(96)),
+    ] {
+        assert!(is_new(&sandbox.write(&id, input, &bytes)));
+    }
+    sandbox.wait_for_output(&id, Stream::Pty, "8192");
+    sandbox.wait_for_output(&id, Stream::Pty, "raw");
+    assert!(is_new(&sandbox.write(&id, "raw", &vec![b'l'; 8192])));
+    sandbox.wait_for(&id, &[Phase::Exited]);
+    let told: Vec<_> = sandbox
+        .facts(&id)
+        .into_iter()
+        .filter_map(|body| match body {
+            Body::InputAccepted {
+                input_id,
+                truncated_line,
+                ..
+            } => Some((input_id, truncated_line)),
+            _ => None,
+        })
+        .collect();
+    let told: Vec<_> = told.iter().map(|(id, is)| (id.as_str(), *is)).collect();
+    assert_eq!(
+        told,
+        [
+            ("fits", false),
+            ("begun", false),
+            ("cut", true),
+            ("raw", false)
+        ]
+    );
+}
+
 // case S66
 #[test]
 fn a_slow_reader_gets_everything_and_the_log_stays_small() {

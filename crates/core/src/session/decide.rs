@@ -30,9 +30,17 @@ impl Session {
                 digest,
                 bytes,
                 eof,
+                truncated_line,
             } => {
                 self.check_command(expected.as_ref())?;
-                self.decide_write(input_id, *digest, *bytes, *eof)
+                let accepted = Body::InputAccepted {
+                    input_id: input_id.clone(),
+                    digest: *digest,
+                    bytes: *bytes,
+                    eof: *eof,
+                    truncated_line: *truncated_line,
+                };
+                self.decide_write(accepted, *bytes)
             }
             Input::Signal { expected, signal } => {
                 self.check_command(expected.as_ref())?;

@@ -67,6 +67,8 @@ pub enum Input {
         bytes: u32,
         /// End of input after them, and how.
         eof: Option<EofMode>,
+        /// The terminal will drop the end of a line.
+        truncated_line: bool,
     },
     /// A user signals the attempt.
     Signal {

@@ -168,6 +168,7 @@ fn write(bytes: u32, eof: Option<EofMode>) -> Input {
         digest: 1,
         bytes,
         eof,
+        truncated_line: false,
     }
 }
 

@@ -231,6 +231,7 @@ fn write() -> Input {
         digest: 1,
         bytes: 1,
         eof: None::<EofMode>,
+        truncated_line: false,
     }
 }
 

@@ -73,6 +73,7 @@ fn write(id: &str, expected: Option<AttemptId>, bytes: u32, eof: Option<EofMode>
         digest: 7,
         bytes,
         eof,
+        truncated_line: false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Commands of users.
 
 use super::super::{
-    Decision, Effect, EofMode, Rejection, ReplaceCurrent, Session,
+    Decision, Effect, Rejection, ReplaceCurrent, Session,
     state::{Live, Stage},
 };
 use crate::{
@@ -152,25 +152,12 @@ impl Session {
         Ok(decision)
     }
 
-    pub(super) fn decide_write(
-        &self,
-        input_id: &str,
-        digest: u64,
-        bytes: u32,
-        eof: Option<EofMode>,
-    ) -> Result<Decision, Rejection> {
+    pub(super) fn decide_write(&self, accepted: Body, bytes: u32) -> Result<Decision, Rejection> {
         let live = self.process()?;
         // A second end of input is nothing new, and nothing wrong.
         if live.input_closed && bytes > 0 {
             return Err(Rejection::InputClosed);
         }
-        let input_id = input_id.to_owned();
-        let accepted = Body::InputAccepted {
-            input_id,
-            digest,
-            bytes,
-            eof,
-        };
         Ok(Decision::event(accepted).then(Effect::Write))
     }
 

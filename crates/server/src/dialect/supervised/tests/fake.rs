@@ -226,6 +226,7 @@ impl FakeSandbox {
                 digest,
                 bytes: u32::try_from(write.data.len()).unwrap(),
                 eof: write.eof,
+                truncated_line: false,
             })?;
             session.receipts.insert(write.input_id.clone(), digest);
             // The child is `cat`.
