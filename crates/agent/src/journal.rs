@@ -10,6 +10,8 @@
 //! makes it part of the state before it next decides or shows anything.
 
 mod open;
+#[cfg(test)]
+mod tests;
 
 use std::{
     io,
@@ -588,13 +590,27 @@ impl Shared {
 
     /// Writes receipts of sealed segments as a run; returns up to where they are safe.
     fn seal_receipts(&self, sealed: u64, last: u64, earliest: u64) -> io::Result<u64> {
-        let mut receipts = self.receipts();
-        if receipts.is_seal_due(sealed) {
-            let is_crowded = receipts.active_count() >= RECEIPTS_ACTIVE_MAX;
-            let up_to = if is_crowded { last } else { sealed };
-            receipts.seal(up_to, self.around.clock.now().unix_nanos(), earliest)?;
+        let now = self.around.clock.now().unix_nanos();
+        let seal = {
+            let mut receipts = self.receipts();
+            if receipts.is_seal_due(sealed) {
+                let is_crowded = receipts.active_count() >= RECEIPTS_ACTIVE_MAX;
+                receipts.begin_seal(if is_crowded { last } else { sealed })?
+            } else {
+                None
+            }
+        };
+        // The disk is waited for without the receipts: inputs look for theirs meanwhile.
+        if let Some(seal) = seal {
+            let written = seal.write();
+            self.receipts().finish(written, now, earliest)?;
         }
-        Ok(receipts.covered_up_to())
+        let merge = self.receipts().begin_merge(now, earliest);
+        if let Some(merge) = merge {
+            let written = merge.write();
+            self.receipts().finish(written, now, earliest)?;
+        }
+        Ok(self.receipts().covered_up_to())
     }
 }
 

@@ -13,6 +13,9 @@
 //! retained. Above a million there is no room for another one: the input has to be refused,
 //! because forgetting one would let an input in twice.
 
+mod run;
+mod seal;
+
 use std::{
     collections::HashMap,
     io::{self, ErrorKind},
@@ -20,19 +23,17 @@ use std::{
 };
 
 use crate::{
-    bytes_at::{i64_at, put, u32_at, u64_at},
+    bytes_at::{put, u32_at, u64_at},
     limits::{
         RECEIPT_AGE_NANOS, RECEIPT_RUNS_MAX, RECEIPTS_ACTIVE_MAX, RECEIPTS_KEPT_MIN, RECEIPTS_MAX,
     },
-    storage::{Access, DataFile, Storage},
+    storage::{Access, Storage},
 };
+use run::{HEADER_BYTES, Run, RunFacts};
+use seal::{Forget, Origin, Task};
+pub use seal::{Work, Written};
 
-const MAGIC: [u8; 8] = *b"OUTLIVER";
-const HEADER_BYTES: usize = 64;
-const ENTRY_BYTES: usize = 48;
 const MARK_NAME: &str = "receipts.mark";
-/// Entries taken from a run at once while searching.
-const BLOCK_ENTRIES: u64 = 64;
 
 /// One receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,78 +74,8 @@ pub struct Receipts {
     /// Before this time no receipt can be forgotten, so looking for one is useless.
     full_until: i64,
     damaged: u64,
-}
-
-#[derive(Debug)]
-struct Run {
-    name: String,
-    file: Arc<dyn DataFile>,
-    facts: RunFacts,
-}
-
-/// Header of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct RunFacts {
-    ordinal: u64,
-    count: u64,
-    /// It holds the receipts of all events after `after` and up to `up_to`.
-    after: u64,
-    up_to: u64,
-    at_max: i64,
-}
-
-impl RunFacts {
-    fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut b = [0; HEADER_BYTES];
-        put(&mut b, 0, &MAGIC);
-        put(&mut b, 8, &1_u64.to_le_bytes());
-        put(&mut b, 16, &self.count.to_le_bytes());
-        put(&mut b, 24, &self.after.to_le_bytes());
-        put(&mut b, 32, &self.up_to.to_le_bytes());
-        put(&mut b, 40, &self.at_max.to_le_bytes());
-        put(&mut b, 48, &self.ordinal.to_le_bytes());
-        let crc = crc32c::crc32c(b.get(..60).unwrap_or_default());
-        put(&mut b, 60, &crc.to_le_bytes());
-        b
-    }
-
-    fn decode(b: &[u8]) -> Option<Self> {
-        let holds = b.get(..8)? == MAGIC
-            && u64_at(b, 8)? == 1
-            && u32_at(b, 60)? == crc32c::crc32c(b.get(..60)?);
-        holds.then_some(Self {
-            count: u64_at(b, 16)?,
-            after: u64_at(b, 24)?,
-            up_to: u64_at(b, 32)?,
-            at_max: i64_at(b, 40)?,
-            ordinal: u64_at(b, 48)?,
-        })
-    }
-}
-
-impl Receipt {
-    fn encode(&self) -> [u8; ENTRY_BYTES] {
-        let mut b = [0; ENTRY_BYTES];
-        put(&mut b, 0, &self.id.to_le_bytes());
-        put(&mut b, 16, &self.digest.to_le_bytes());
-        put(&mut b, 24, &self.seq.to_le_bytes());
-        put(&mut b, 32, &self.at_nanos.to_le_bytes());
-        let crc = crc32c::crc32c(b.get(..40).unwrap_or_default());
-        put(&mut b, 40, &crc.to_le_bytes());
-        b
-    }
-
-    fn decode(b: &[u8]) -> Option<Self> {
-        if u32_at(b, 40)? != crc32c::crc32c(b.get(..40)?) {
-            return None;
-        }
-        Some(Self {
-            id: u128::from_le_bytes(*b.first_chunk::<16>()?),
-            digest: u64_at(b, 16)?,
-            seq: u64_at(b, 24)?,
-            at_nanos: i64_at(b, 32)?,
-        })
-    }
+    /// Work was begun and not finished: its runs must stay.
+    is_working: bool,
 }
 
 impl Receipts {
@@ -157,6 +88,7 @@ impl Receipts {
             next_ordinal: 1,
             full_until: i64::MIN,
             damaged: 0,
+            is_working: false,
             storage,
         };
         for name in receipts.storage.list()? {
@@ -259,7 +191,14 @@ impl Receipts {
             return Ok(());
         }
         if now >= self.full_until {
-            self.merge_from(0, now, head_seq)?;
+            if self.is_working {
+                return Err(ReceiptError::Full {
+                    count: self.count(),
+                });
+            }
+            if let Some(merge) = self.merge_from(0, now, head_seq) {
+                self.finish(merge.write(), now, head_seq)?;
+            }
             if self.count() < RECEIPTS_MAX {
                 return Ok(());
             }
@@ -297,25 +236,106 @@ impl Receipts {
     /// Writes the receipts of events up to `up_to` as a run, on disk when this returns. Every
     /// receipt up to there must have been inserted.
     pub fn seal(&mut self, up_to: u64, now: i64, head_seq: u64) -> io::Result<()> {
-        let mut receipts: Vec<Receipt> = self
+        let Some(seal) = self.begin_seal(up_to)? else {
+            return Ok(());
+        };
+        self.finish(seal.write(), now, head_seq)?;
+        match self.begin_merge(now, head_seq) {
+            Some(merge) => self.finish(merge.write(), now, head_seq),
+            None => Ok(()),
+        }
+    }
+
+    /// The first third of [`seal`](Self::seal), for whoever must not wait for the disk while it
+    /// holds these receipts: then [`Work::write`] without them, then [`finish`](Self::finish).
+    ///
+    /// Nothing when there is nothing to write, or when other work was not finished yet.
+    pub fn begin_seal(&mut self, up_to: u64) -> io::Result<Option<Work>> {
+        if self.is_working {
+            return Ok(None);
+        }
+        let receipts: Vec<Receipt> = self
             .active
             .values()
             .filter(|receipt| receipt.seq <= up_to)
             .copied()
             .collect();
         if receipts.is_empty() {
-            return self.write_mark(up_to);
+            return self.write_mark(up_to).map(|()| None);
         }
         let after = self.runs_end();
-        let run = self.write_run(&mut receipts, after, up_to.max(self.covered))?;
-        self.runs.push(run);
-        self.active.retain(|_, receipt| receipt.seq > up_to);
-        self.covered = self.covered.max(up_to);
-        self.drop_expired(now, head_seq)?;
-        if self.runs.len() > RECEIPT_RUNS_MAX {
-            self.merge_from(self.merge_begin(), now, head_seq)?;
+        Ok(Some(self.work(
+            Task::Seal { receipts, up_to },
+            after,
+            up_to.max(self.covered),
+        )))
+    }
+
+    /// Merging, when there are too many runs; see [`begin_seal`](Self::begin_seal).
+    pub fn begin_merge(&mut self, now: i64, head_seq: u64) -> Option<Work> {
+        if self.is_working || self.runs.len() <= RECEIPT_RUNS_MAX {
+            return None;
         }
-        Ok(())
+        self.merge_from(self.merge_begin(), now, head_seq)
+    }
+
+    fn work(&mut self, task: Task, after: u64, up_to: u64) -> Work {
+        let ordinal = self.next_ordinal;
+        self.next_ordinal += 1;
+        self.is_working = true;
+        Work {
+            storage: Arc::clone(&self.storage),
+            task,
+            ordinal,
+            after,
+            up_to,
+        }
+    }
+
+    /// Makes use of what was written. `now` and `head_seq` say which runs may go.
+    pub fn finish(
+        &mut self,
+        written: io::Result<Written>,
+        now: i64,
+        head_seq: u64,
+    ) -> io::Result<()> {
+        self.is_working = false;
+        match written? {
+            Written {
+                run,
+                of: Origin::Active { up_to },
+            } => {
+                self.runs.push(run);
+                self.active.retain(|_, receipt| receipt.seq > up_to);
+                self.covered = self.covered.max(up_to);
+                self.drop_expired(now, head_seq)
+            }
+            Written {
+                run,
+                of: Origin::Runs { replaced },
+            } => {
+                let begin = self
+                    .runs
+                    .iter()
+                    .position(|run| replaced.contains(&run.name));
+                self.runs.retain(|run| !replaced.contains(&run.name));
+                self.runs.insert(begin.unwrap_or(self.runs.len()), run);
+                for name in replaced {
+                    self.storage.remove(&name)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes that the events up to `up_to` need not be looked through for receipts after an
+    /// opening, if they had none. Every receipt up to there must have been inserted.
+    pub fn note_none(&mut self, up_to: u64) -> io::Result<()> {
+        let has_any = || self.active.values().any(|receipt| receipt.seq <= up_to);
+        if self.is_working || up_to <= self.covered || has_any() {
+            return Ok(());
+        }
+        self.write_mark(up_to)
     }
 
     /// Notes that no receipt belongs to the events up to `up_to` that isn't in a run. Losing
@@ -363,37 +383,6 @@ impl Receipts {
             .unwrap_or(0)
     }
 
-    fn write_run(&mut self, receipts: &mut [Receipt], after: u64, up_to: u64) -> io::Result<Run> {
-        receipts.sort_unstable_by_key(|receipt| (receipt.id, receipt.seq));
-        let facts = RunFacts {
-            ordinal: self.next_ordinal,
-            count: receipts.len() as u64,
-            after,
-            up_to,
-            at_max: receipts.iter().map(|r| r.at_nanos).max().unwrap_or(0),
-        };
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + receipts.len() * ENTRY_BYTES);
-        bytes.extend_from_slice(&facts.encode());
-        for receipt in receipts.iter() {
-            bytes.extend_from_slice(&receipt.encode());
-        }
-        let name = format!("receipts-{:012}.run", facts.ordinal);
-        let temporary = format!("receipts-{:012}.new", facts.ordinal);
-        self.next_ordinal += 1;
-        let file = self.storage.create(&temporary)?;
-        let written = file
-            .write_all_at(&bytes, &[], 0)
-            .and_then(|()| file.sync_data());
-        if let Err(error) = written {
-            return match self.storage.remove(&temporary) {
-                Ok(()) | Err(_) => Err(error), // The next opening removes it.
-            };
-        }
-        self.storage.rename(&temporary, &name)?;
-        self.storage.sync_directory()?;
-        Ok(Run { name, file, facts })
-    }
-
     /// From which run on to merge: the two newest, and every older one that is not larger than
     /// those taken so far. So each receipt is written a logarithmic number of times.
     fn merge_begin(&self) -> usize {
@@ -411,41 +400,15 @@ impl Receipts {
 
     /// Merges the runs from `begin` on into one; when that is all of them, without those that
     /// may be forgotten.
-    fn merge_from(&mut self, begin: usize, now: i64, head_seq: u64) -> io::Result<()> {
-        let mut receipts = Vec::new();
-        for run in self.runs.iter().skip(begin) {
-            run.read_all(&mut receipts)?;
-        }
-        let (Some(first), Some(last)) = (self.runs.get(begin), self.runs.last()) else {
-            return Ok(());
-        };
-        let (after, up_to) = (first.facts.after, last.facts.up_to);
-        if begin == 0 {
-            self.forget(&mut receipts, now, head_seq);
-        }
-        let merged = self.write_run(&mut receipts, after, up_to)?;
-        for run in self.runs.drain(begin..) {
-            self.storage.remove(&run.name)?;
-        }
-        self.runs.push(merged);
-        Ok(())
-    }
-
-    /// Drops what neither the count nor the age nor the events keep.
-    fn forget(&self, receipts: &mut Vec<Receipt>, now: i64, head_seq: u64) {
-        let keep = RECEIPTS_KEPT_MIN.saturating_sub(self.active.len());
-        let excess = receipts.len().saturating_sub(keep);
-        if excess == 0 {
-            return;
-        }
-        receipts.sort_unstable_by_key(|receipt| receipt.seq);
-        let mut index = 0;
-        receipts.retain(|receipt| {
-            index += 1;
-            index > excess
-                || receipt.seq >= head_seq
-                || receipt.at_nanos.saturating_add(RECEIPT_AGE_NANOS) > now
+    fn merge_from(&mut self, begin: usize, now: i64, head_seq: u64) -> Option<Work> {
+        let runs = self.runs.get(begin..)?.to_vec();
+        let (after, up_to) = (runs.first()?.facts.after, runs.last()?.facts.up_to);
+        let forget = (begin == 0).then(|| Forget {
+            keep: RECEIPTS_KEPT_MIN.saturating_sub(self.active.len()),
+            now,
+            head_seq,
         });
+        Some(self.work(Task::Merge { runs, forget }, after, up_to))
     }
 
     /// Removes the oldest runs while nothing keeps any of their receipts.
@@ -465,83 +428,4 @@ impl Receipts {
         }
         Ok(())
     }
-}
-
-impl Run {
-    fn read_block(&self, from: u64, count: u64) -> io::Result<Vec<Option<Receipt>>> {
-        let len = usize::try_from(count).unwrap_or(0) * ENTRY_BYTES;
-        let mut bytes = vec![0; len];
-        let at = HEADER_BYTES as u64 + from * ENTRY_BYTES as u64;
-        let read = self.file.read_at(&mut bytes, at)?;
-        bytes.truncate(read);
-        Ok(bytes
-            .chunks_exact(ENTRY_BYTES)
-            .map(Receipt::decode)
-            .collect())
-    }
-
-    /// Searches by where the id should be, and by halves in turn, so that neither an unlucky nor
-    /// a hostile choice of ids makes it slow.
-    fn find(&self, id: u128) -> io::Result<Option<Receipt>> {
-        let (mut low, mut high) = (0, self.facts.count);
-        let (mut low_key, mut high_key) = (0, u128::MAX);
-        let mut guess_by_value = true;
-        while low < high {
-            let span = high - low;
-            let offset = if guess_by_value {
-                share(id - low_key, high_key - low_key, span)
-            } else {
-                span / 2
-            };
-            guess_by_value = !guess_by_value;
-            let from = (low + offset).saturating_sub(BLOCK_ENTRIES / 2).max(low);
-            let count = BLOCK_ENTRIES.min(high - from);
-            let block = self.read_block(from, count)?;
-            if block.len() as u64 != count || block.iter().any(Option::is_none) {
-                return self.find_by_walk(id);
-            }
-            let (Some(Some(first)), Some(Some(last))) = (block.first(), block.last()) else {
-                return Ok(None);
-            };
-            if id < first.id {
-                (high, high_key) = (from, first.id);
-            } else if id > last.id {
-                (low, low_key) = (from + count, last.id);
-            } else {
-                // Of several with one id the newest counts; they stand side by side.
-                return Ok(block
-                    .into_iter()
-                    .flatten()
-                    .rfind(|receipt| receipt.id == id));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Looks at every entry: the way around a damaged one.
-    fn find_by_walk(&self, id: u128) -> io::Result<Option<Receipt>> {
-        let mut all = Vec::new();
-        self.read_all(&mut all)?;
-        Ok(all.into_iter().rfind(|receipt| receipt.id == id))
-    }
-
-    fn read_all(&self, into: &mut Vec<Receipt>) -> io::Result<()> {
-        let mut from = 0;
-        while from < self.facts.count {
-            let block = self.read_block(from, (self.facts.count - from).min(4096))?;
-            if block.is_empty() {
-                break; // The file was cut short.
-            }
-            from += block.len() as u64;
-            into.extend(block.into_iter().flatten());
-        }
-        Ok(())
-    }
-}
-
-/// `span · part / whole`, below `span`.
-fn share(part: u128, whole: u128, span: u64) -> u64 {
-    let whole = (whole >> 64).max(1);
-    let share = (part >> 64).saturating_mul(u128::from(span)) / whole;
-    u64::try_from(share).unwrap_or(u64::MAX).min(span - 1)
 }

@@ -52,6 +52,39 @@ fn receipts_are_found_before_and_after_a_seal_and_an_opening() {
     }
 }
 
+// A seal waits for the disk; whoever asks for a receipt or brings one doesn't.
+#[test]
+fn receipts_are_found_and_added_while_others_are_on_their_way_to_the_disk() {
+    let disk = SimDisk::new();
+    let mut receipts = Receipts::open(disk.storage()).unwrap();
+    (1..=100).for_each(|number| receipts.insert(receipt(number)));
+    let seal = receipts.begin_seal(90).unwrap().unwrap();
+    // Nothing was written so far: only `write` touches the disk.
+    assert_eq!(receipts.covered_up_to(), 0);
+    assert!(receipts.begin_seal(100).unwrap().is_none());
+    receipts.reserve(SECOND, 1).unwrap();
+    receipts.insert(receipt(101));
+    for number in 1..=101 {
+        let found = receipts.find(receipt(number).id).unwrap();
+        assert_eq!(found, Some(receipt(number)));
+    }
+    receipts.finish(seal.write(), SECOND, 1).unwrap();
+    assert_eq!(
+        (receipts.covered_up_to(), receipts.active_count()),
+        (90, 11)
+    );
+    // A write that failed leaves everything as it was, and the next seal takes it up.
+    let seal = receipts.begin_seal(101).unwrap().unwrap();
+    drop(seal);
+    let failed = Err(std::io::ErrorKind::StorageFull.into());
+    assert!(receipts.finish(failed, SECOND, 1).is_err());
+    receipts.seal(101, SECOND, 1).unwrap();
+    assert_eq!(
+        (receipts.covered_up_to(), receipts.active_count()),
+        (101, 0)
+    );
+}
+
 #[test]
 fn segments_without_inputs_need_no_rescan() {
     let disk = SimDisk::new();
