@@ -588,7 +588,7 @@ impl<M: Machine> Driver<M> {
         };
         drop(current.input);
         self.journal.end_search();
-        self.unsettled_inputs.clear();
+        self.settle_inputs();
         let input = Input::Exited {
             end: AttemptEnd::from(ended),
         };

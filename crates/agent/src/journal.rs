@@ -12,6 +12,7 @@
 mod open;
 #[cfg(test)]
 mod tests;
+mod unsettled;
 
 use std::{
     io,

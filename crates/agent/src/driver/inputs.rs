@@ -129,11 +129,30 @@ impl<M: Machine> Driver<M> {
                 ));
                 if self.unsettled_inputs.len() < UNSETTLED_INPUTS_MAX {
                     self.unsettled_inputs.insert(input_id);
+                    self.note_unsettled_inputs();
                 }
                 Ok(Outcome::Failed {
                     message: format!("the input was not delivered: {error}"),
                 })
             }
+        }
+    }
+
+    /// The attempt is over: nobody asks any more which of its inputs arrived.
+    pub(super) fn settle_inputs(&mut self) {
+        if !self.unsettled_inputs.is_empty() {
+            self.unsettled_inputs.clear();
+            self.note_unsettled_inputs();
+        }
+    }
+
+    /// Writes down which inputs are unsure, for the supervisors that follow.
+    pub(super) fn note_unsettled_inputs(&self) {
+        if let Err(error) = self.journal.note_unsettled_inputs(&self.unsettled_inputs) {
+            log::warn(format_args!(
+                "{}: another supervisor will take some inputs for sure: {error}",
+                self.id
+            ));
         }
     }
 

@@ -149,6 +149,7 @@ pub(crate) async fn reopen<M: Machine>(
     };
     journal.sync().await.map_err(io::Error::other)?;
     let mut driver = Driver::of(around, face, session, journal, mailbox);
+    driver.unsettled_inputs = driver.journal.unsettled_inputs()?;
     driver.unsettled_inputs.extend(newest_input);
     driver.face.show(&driver.session, &driver.journal);
     Ok(Some(driver))
@@ -214,10 +215,12 @@ impl<M: Machine> Driver<M> {
         });
         match live {
             Some((number, of, was_started)) if of >= generation => {
+                // Those that a supervisor before the last one left are in no newest record.
+                self.note_unsettled_inputs();
                 self.find_attempt(number, was_started).await?;
             }
             Some(_) | None => {
-                self.unsettled_inputs.clear();
+                self.settle_inputs();
                 self.feed_fact(Input::RuntimeStarted(generation)).await?;
             }
         }

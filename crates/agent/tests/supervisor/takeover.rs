@@ -323,3 +323,38 @@ fn a_creation_that_was_answered_is_there_and_its_key_too() {
     }
     assert_eq!(sandbox.list().len(), 1);
 }
+
+// Whether an input arrived is unsure when its supervisor was killed behind its receipt. A second
+// crash made all but the newest of them sure again.
+#[test]
+fn unsure_inputs_stay_unsure_over_every_crash() {
+    let sandbox = Sandbox::launch();
+    let id = sandbox.create(argv(&["sleep", "600"]));
+    let inputs = ["first", "second", "third"];
+    for input in inputs {
+        let outcome = sandbox.write(&id, input, b"x\n");
+        assert!(matches!(outcome, Outcome::Written { .. }), "{outcome:?}");
+        sandbox.kill_supervisor();
+    }
+    for input in inputs {
+        let outcome = sandbox.write(&id, input, b"x\n");
+        let is_unsure = matches!(
+            outcome,
+            Outcome::Written {
+                duplicate: true,
+                applied_unknown: true,
+                ..
+            }
+        );
+        assert!(is_unsure, "{input}: {outcome:?}");
+    }
+    // The next attempt has no such inputs, and the note of them is gone.
+    let note = sandbox.state().join("sessions").join(id.as_str());
+    assert!(note.join("unsettled").exists());
+    sandbox.call(&Request::SetDesiredState {
+        session: id.clone(),
+        state: DesiredState::Stopped,
+    });
+    sandbox.wait_for(&id, &[Phase::Stopped]);
+    assert!(!note.join("unsettled").exists());
+}
