@@ -564,7 +564,7 @@ impl Shared {
 
     /// Puts receipts of sealed segments away, and removes files that nobody needs.
     fn tidy(&self) -> io::Result<()> {
-        let (sealed, last, earliest) = {
+        let (sealed, resumed, last, earliest) = {
             let state = self.lock();
             if state.is_removed {
                 return Ok(());
@@ -572,11 +572,17 @@ impl Shared {
             let (earliest, _) = state.appender.window();
             (
                 state.appender.sealed_up_to(),
+                state.appender.resumes_after(),
                 state.appender.last_seq(),
                 earliest,
             )
         };
         let covered = self.seal_receipts(sealed, last, earliest)?;
+        let covered = {
+            let mut receipts = self.receipts();
+            receipts.note_none(resumed)?;
+            covered.max(receipts.covered_up_to())
+        };
         let garbage = {
             let mut state = self.lock();
             if state.is_removed {

@@ -17,7 +17,10 @@ use crate::{
     config::{Config, Retention},
     error::{AppendError, is_full},
     frame::{self, Header, KIND_CHECKPOINT, KIND_LEASE, KIND_ROLL, KIND_SEAL, State, align},
-    limits::{BATCH_RECORDS_MAX, INDEX_SPACING_BYTES, PAYLOAD_BYTES_MAX, SEQ_LEASE, SEQ_MAX},
+    limits::{
+        BATCH_RECORDS_MAX, INDEX_SPACING_BYTES, PAYLOAD_BYTES_MAX, RESUME_SPACING_BYTES, SEQ_LEASE,
+        SEQ_MAX,
+    },
     output::Filling,
     record::{Durability, Gap, KIND_GAP, KIND_RESERVED, NewRecord},
     segment::{HeadSlot, IndexSlot, SegmentHeader, SegmentName},
@@ -38,6 +41,10 @@ pub(crate) struct Active {
     pub(crate) first_at: Option<i64>,
     pub(crate) index_next: u16,
     pub(crate) index_at: u64,
+    /// From which length on another place to begin reading is due.
+    pub(crate) resume_at: u64,
+    /// The record before the newest such place; 0 when there is none.
+    pub(crate) resume_seq: u64,
 }
 
 /// Does the checkpoint contain everything but output.
@@ -158,6 +165,8 @@ pub(crate) fn begin_segment(
         first_at: beginning.gap.map(|_| beginning.now),
         index_next: 0,
         index_at: header.data_at() + INDEX_SPACING_BYTES,
+        resume_at: bytes.len() as u64 + RESUME_SPACING_BYTES,
+        resume_seq: 0,
     })
 }
 
@@ -421,6 +430,12 @@ impl Appender {
         self.active.header.first_seq - 1
     }
 
+    /// Opening on this boot will read records after this one only; 0 when it reads the whole
+    /// segment.
+    pub fn resumes_after(&self) -> u64 {
+        self.active.resume_seq
+    }
+
     /// Keeps files with records after `seq`, whatever retention says, until called again:
     /// receipts of them may not be on disk yet.
     pub fn pin_after(&mut self, seq: u64) {
@@ -477,6 +492,7 @@ impl Appender {
         match if due { self.roll(now) } else { Ok(()) } {
             // The active segment takes it as well.
             Err(AppendError::Full) => Ok(()),
+            Ok(()) => self.note_resume(now),
             outcome => outcome,
         }
     }

@@ -38,6 +38,7 @@ mod reader;
 pub mod receipts;
 mod record;
 mod recover;
+mod resume;
 mod scan;
 mod segment;
 #[cfg(any(test, feature = "sim"))]
@@ -55,6 +56,7 @@ pub use output::{Committed, OpenFrame};
 pub use reader::{ReadError, Reader};
 pub use record::{Durability, Gap, KIND_GAP, KIND_RESERVED, NewRecord, Record};
 pub use recover::{OpenError, Recovered, recover, recover_from};
+pub use resume::Unread;
 pub use segment::FORMAT_VERSION;
 pub use storage::{FileStorage, replace_file, replace_path, sync_file_system};
 pub use sync::{Garbage, SyncPoint};

@@ -28,6 +28,10 @@ pub const INDEX_SLOTS_MAX: u16 = 64;
 /// Distance between two entries of the sparse index, bytes.
 pub const INDEX_SPACING_BYTES: u64 = 64 * 1024;
 
+/// Distance between two places in a segment where reading may begin when it is opened again,
+/// bytes; four times the checkpoint's length where that is more.
+pub const RESUME_SPACING_BYTES: u64 = 256 * 1024;
+
 /// How much a reader takes from a file at once, bytes.
 pub const READ_CHUNK_BYTES: usize = 256 * 1024;
 

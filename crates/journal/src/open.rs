@@ -7,10 +7,11 @@ use crate::{
     config::Config,
     damage::{Damage, DamageReport},
     frame::{HEADER_STEP, Header, State, align},
-    limits::{INDEX_SPACING_BYTES, SEQ_LEASE, SEQ_MAX},
+    limits::{INDEX_SPACING_BYTES, RESUME_SPACING_BYTES, SEQ_LEASE, SEQ_MAX},
     output::{Filling, complete},
     record::{Gap, Record},
     recover::{Ending, Found, OpenError, Segment, Tail, find},
+    resume::Unread,
     segment::{HeadSlot, IndexSlot, SegmentName},
     storage::{Access, Storage},
     sync::Dirt,
@@ -31,6 +32,8 @@ pub struct Opened {
     pub records: Vec<Record>,
     /// What was found wrong.
     pub damage: DamageReport,
+    /// What was not looked at.
+    pub unread: Option<Unread>,
 }
 
 /// Was the machine restarted since.
@@ -44,7 +47,12 @@ impl Appender {
     /// Opens a journal, whatever state it is in. On the same boot nothing is published before
     /// the first sync, since what the last writer synced is unknown.
     pub fn open(storage: Arc<dyn Storage>, config: Config, now: i64) -> Result<Opened, OpenError> {
-        let mut found = find(&*storage, Access::Write, config.logical_len)?;
+        let mut found = find(
+            &*storage,
+            Access::Write,
+            config.logical_len,
+            Some(config.boot_id),
+        )?;
         for name in &found.unborn {
             storage.remove(&name.file_name())?;
         }
@@ -226,12 +234,8 @@ impl Opening {
             jump,
             roll_due,
         } = self;
+        let unread = Unread::of(&base);
         let slots = IndexSlot::read_all(&*base.file, &base.header)?;
-        let freshness = if found.records.is_empty() {
-            Freshness::Fresh
-        } else {
-            Freshness::Stale
-        };
         let unsynced = boot == Boot::Same;
         let appender = Appender {
             active: Active {
@@ -241,6 +245,8 @@ impl Opening {
                 end: base.end,
                 first_at: base.first_at,
                 index_next: u16::try_from(slots.len()).unwrap_or(u16::MAX),
+                resume_at: base.end + RESUME_SPACING_BYTES,
+                resume_seq: base.unread.map_or(0, |slot| slot.seq),
                 index_at: base.end + INDEX_SPACING_BYTES,
             },
             segments: VecDeque::from(found.segments),
@@ -263,7 +269,7 @@ impl Opening {
             checkpoint: Checkpoint {
                 seq: found.checkpoint_seq,
                 bytes: found.checkpoint.clone(),
-                freshness,
+                freshness: freshness(&found.records),
             },
             roll_due,
             gap_due: jump,
@@ -282,7 +288,16 @@ impl Opening {
             checkpoint_seq: found.checkpoint_seq,
             records: found.records,
             damage: found.damage,
+            unread,
         })
+    }
+}
+
+fn freshness(records: &[Record]) -> Freshness {
+    if records.is_empty() {
+        Freshness::Fresh
+    } else {
+        Freshness::Stale
     }
 }
 
@@ -360,5 +375,6 @@ fn open_unreadable(
         checkpoint_seq: to,
         records: Vec::new(),
         damage,
+        unread: None,
     })
 }

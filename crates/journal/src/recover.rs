@@ -1,7 +1,9 @@
 //! From files to a state: what is there, what is damaged, which number comes next.
 //!
 //! Opening reads one segment: the newest one begins with a checkpoint. Older ones are read only
-//! when no checkpoint of a newer one holds. Nothing here writes.
+//! when no checkpoint of a newer one holds. On the same boot, where nothing can be missing that was
+//! written, reading begins in the middle of a long segment, at the checkpoint that its resume slot
+//! names; damage before it is found by whoever reads it. Nothing here writes.
 //!
 //! ```text
 //! how the newest segment ends      same boot                     another boot
@@ -31,7 +33,7 @@ use crate::{
     limits::{READ_CHUNK_BYTES, SEQ_MAX},
     record::{Gap, KIND_GAP, Record},
     scan::{Frame, Look, Scan, Step},
-    segment::{Copies, HeadSlot, SegmentHeader, SegmentName},
+    segment::{Copies, HeadSlot, ResumeSlot, SegmentHeader, SegmentName},
     storage::{Access, DataFile, FileStorage, Storage},
 };
 
@@ -75,7 +77,7 @@ pub fn recover(path: &Path) -> Result<Recovered, OpenError> {
 
 /// [`recover`] on any storage.
 pub fn recover_from(storage: &dyn Storage) -> Result<Recovered, OpenError> {
-    let found = find(storage, Access::Read, |_, _| 0)?;
+    let found = find(storage, Access::Read, |_, _| 0, None)?;
     let earliest = match &found.base {
         Some(base) => HeadSlot::read(&*base.file, &base.header)?.seq,
         None => 0,
@@ -142,12 +144,14 @@ pub(crate) struct Segment {
     pub(crate) lease: u64,
     pub(crate) tail: Tail,
     pub(crate) ending: Ending,
-    checkpoint: Option<(u64, Vec<u8>)>,
-    checkpoint_copies: u32,
-    records: Vec<Record>,
-    lost: Vec<Gap>,
+    pub(crate) checkpoint: Option<(u64, Vec<u8>)>,
+    pub(crate) checkpoint_copies: u32,
+    pub(crate) records: Vec<Record>,
+    pub(crate) lost: Vec<Gap>,
     skipped: u64,
-    copies: Copies,
+    pub(crate) copies: Copies,
+    /// Where reading began, when that was not the beginning.
+    pub(crate) unread: Option<ResumeSlot>,
     /// Length of the frame at its end that was completed when the journal was opened.
     pub(crate) completed: Option<u32>,
 }
@@ -179,11 +183,13 @@ enum Seen {
     Unreadable { seq_bound: u64 },
 }
 
-/// Reads what is needed of a journal.
+/// Reads what is needed of a journal; of a segment of `boot` only what follows its newest
+/// checkpoint.
 pub(crate) fn find(
     storage: &dyn Storage,
     access: Access,
     logical_len: fn(u8, u32) -> u64,
+    boot: Option<[u8; 16]>,
 ) -> Result<Found, OpenError> {
     let segments = SegmentName::sorted(&storage.list()?);
     if segments.is_empty() {
@@ -205,7 +211,7 @@ pub(crate) fn find(
     find_missing(&mut found);
     let mut has_checkpoint = false;
     for name in found.segments.clone().into_iter().rev() {
-        match look(storage, access, name, logical_len)? {
+        match look(storage, access, name, logical_len, boot)? {
             Seen::Unborn if found.base.is_none() && !found.newer_lost => {
                 found.unborn.push(name);
             }
@@ -315,6 +321,7 @@ fn look(
     access: Access,
     name: SegmentName,
     logical_len: fn(u8, u32) -> u64,
+    boot: Option<[u8; 16]>,
 ) -> io::Result<Seen> {
     let file = match storage.open(&name.file_name(), access) {
         Ok(file) => file,
@@ -329,7 +336,13 @@ fn look(
         let seq_bound = (name.first_seq.saturating_add(byte_len / 32)).min(SEQ_MAX);
         return Ok(Seen::Unreadable { seq_bound });
     };
-    let segment = read_segment(name, header, copies, file, logical_len)?;
+    let resume = if boot == Some(header.boot_id) {
+        ResumeSlot::read(&*file, &header)?
+    } else {
+        None
+    };
+    let mut segment = Segment::at_its_beginning(name, header, copies, file);
+    segment.read(logical_len, resume)?;
     let empty = segment.checkpoint.is_none() && segment.first_at.is_none();
     if empty && segment.tail != Tail::Bad && segment.skipped == 0 {
         return Ok(Seen::Unborn);
@@ -346,81 +359,92 @@ struct Batch {
     skipped: u64,
 }
 
-fn read_segment(
-    name: SegmentName,
-    header: SegmentHeader,
-    copies: Copies,
-    file: Arc<dyn DataFile>,
-    logical_len: fn(u8, u32) -> u64,
-) -> io::Result<Segment> {
-    let data_at = header.data_at();
-    let mut scan = Scan::new(
-        Arc::clone(&file),
-        header.salt,
-        Look::Whole,
-        data_at,
-        READ_CHUNK_BYTES,
-    );
-    let mut segment = Segment {
-        name,
-        header,
-        file,
-        last_seq: header.first_seq.saturating_sub(1),
-        last_at: header.created_at,
-        last_attempt: 0,
-        first_at: None,
-        end: data_at,
-        cum: header.cum,
-        lease: header.lease,
-        tail: Tail::Clean,
-        ending: Ending::Silent,
-        checkpoint: None,
-        checkpoint_copies: 0,
-        records: Vec::new(),
-        lost: Vec::new(),
-        skipped: 0,
-        copies,
-        completed: None,
-    };
-    let mut batch: Option<Batch> = None;
-    loop {
-        match scan.step()? {
-            Step::Frame(frame) => {
-                batch = segment.follow_batch(batch, &frame, scan.skipped());
-                segment.add(&frame, logical_len);
-            }
-            Step::Open { offset, header } => {
-                segment.tail = Tail::Open {
-                    offset,
-                    kind: header.kind,
-                    stream: header.stream,
-                    attempt: header.attempt,
-                    at_nanos: header.at_nanos,
-                };
-                break;
-            }
-            Step::Incomplete { offset } => {
-                segment.tail = Tail::Torn { offset };
-                break;
-            }
-            Step::Bad => {
-                segment.tail = Tail::Bad;
-                break;
-            }
-            Step::End => break,
+impl Segment {
+    pub(crate) fn at_its_beginning(
+        name: SegmentName,
+        header: SegmentHeader,
+        copies: Copies,
+        file: Arc<dyn DataFile>,
+    ) -> Self {
+        Self {
+            name,
+            header,
+            file,
+            last_seq: header.first_seq.saturating_sub(1),
+            last_at: header.created_at,
+            last_attempt: 0,
+            first_at: None,
+            end: header.data_at(),
+            cum: header.cum,
+            lease: header.lease,
+            tail: Tail::Clean,
+            ending: Ending::Silent,
+            checkpoint: None,
+            checkpoint_copies: 0,
+            records: Vec::new(),
+            lost: Vec::new(),
+            skipped: 0,
+            copies,
+            unread: None,
+            completed: None,
         }
     }
-    segment.skipped = scan.skipped();
-    if let Some(batch) = batch
-        && matches!(segment.tail, Tail::Clean | Tail::Torn { .. })
-        && batch.skipped == segment.skipped
-    {
-        segment.drop_batch(&batch);
-    }
-    Ok(segment)
-}
 
-impl Segment {
+    pub(crate) fn scan(&self, offset: u64) -> Scan {
+        let (file, salt) = (Arc::clone(&self.file), self.header.salt);
+        Scan::new(file, salt, Look::Whole, offset, READ_CHUNK_BYTES)
+    }
+
+    fn read(
+        &mut self,
+        logical_len: fn(u8, u32) -> u64,
+        resume: Option<ResumeSlot>,
+    ) -> io::Result<()> {
+        let mut scan = match resume {
+            Some(slot) => match self.resume(slot)? {
+                Some(scan) => scan,
+                None => self.scan(self.header.data_at()),
+            },
+            None => self.scan(self.header.data_at()),
+        };
+        let mut batch: Option<Batch> = None;
+        loop {
+            match scan.step()? {
+                Step::Frame(frame) => {
+                    batch = self.follow_batch(batch, &frame, scan.skipped());
+                    self.add(&frame, logical_len);
+                }
+                Step::Open { offset, header } => {
+                    self.tail = Tail::Open {
+                        offset,
+                        kind: header.kind,
+                        stream: header.stream,
+                        attempt: header.attempt,
+                        at_nanos: header.at_nanos,
+                    };
+                    break;
+                }
+                Step::Incomplete { offset } => {
+                    self.tail = Tail::Torn { offset };
+                    break;
+                }
+                Step::Bad => {
+                    self.tail = Tail::Bad;
+                    break;
+                }
+                Step::End => break,
+            }
+        }
+        self.skipped = scan.skipped();
+        if let Some(batch) = batch
+            && matches!(self.tail, Tail::Clean | Tail::Torn { .. })
+            && batch.skipped == self.skipped
+        {
+            self.drop_batch(&batch);
+        }
+        Ok(())
+    }
+
     fn follow_batch(&self, batch: Option<Batch>, frame: &Frame, skipped: u64) -> Option<Batch> {
         match frame.header.state {
             State::CommittedMore => Some(batch.unwrap_or(Batch {
@@ -447,7 +471,7 @@ impl Segment {
         self.end = batch.offset;
     }
 
-    fn add(&mut self, frame: &Frame, logical_len: fn(u8, u32) -> u64) {
+    pub(crate) fn add(&mut self, frame: &Frame, logical_len: fn(u8, u32) -> u64) {
         let header = &frame.header;
         self.end = frame.end();
         self.ending = Ending::Silent;

@@ -3,7 +3,7 @@
 //! ```text
 //! 0      128    256    288        320                 320 + 32·slots
 //! ├──────┼──────┼──────┼──────────┼───────────────────┼───────────┬───────────┬────────
-//!  header copy   head   reserved   sparse index        checkpoint  its copy    frames …
+//!  header copy   head   resume     sparse index        checkpoint  its copy    frames …
 //! ```
 //!
 //! The slots are 32 bytes at multiples of 32, each with its own check value, and are written in
@@ -24,6 +24,7 @@ const MAGIC: [u8; 8] = *b"OUTLIVEJ";
 const HEADER_BYTES: usize = 128;
 const COPY_AT: usize = 128;
 const HEAD_AT: u64 = 256;
+const RESUME_AT: u64 = 288;
 const INDEX_AT: u64 = 320;
 const SLOT_BYTES: u64 = 32;
 
@@ -188,6 +189,27 @@ impl HeadSlot {
             &[],
             HEAD_AT,
         )
+    }
+}
+
+/// Where reading may begin instead of at the segment's beginning: a lease and a checkpoint stand
+/// at `offset`, behind record `seq` and so many logical bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ResumeSlot {
+    pub(crate) seq: u64,
+    pub(crate) offset: u64,
+    pub(crate) cum: u64,
+}
+
+impl ResumeSlot {
+    pub(crate) fn read(file: &dyn DataFile, header: &SegmentHeader) -> io::Result<Option<Self>> {
+        let slot = read_slot(file, RESUME_AT, header.salt)?;
+        Ok(slot.map(|(seq, cum, offset)| Self { seq, offset, cum }))
+    }
+
+    pub(crate) fn write(self, file: &dyn DataFile, header: &SegmentHeader) -> io::Result<()> {
+        let bytes = encode_slot(header.salt, self.seq, self.cum, self.offset);
+        file.write_all_at(&bytes, &[], RESUME_AT)
     }
 }
 

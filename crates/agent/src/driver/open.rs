@@ -22,6 +22,7 @@ use outlive_core::{
     session::{Decision, Effect, Input, Session},
     spec::Readiness,
 };
+use outlive_journal::Unread;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -132,6 +133,7 @@ pub(crate) async fn reopen<M: Machine>(
         session,
         newest_input,
         is_damaged,
+        unread,
     }) = opened
     else {
         // Its creation never got to the disk and was never answered.
@@ -148,11 +150,32 @@ pub(crate) async fn reopen<M: Machine>(
         return Ok(None);
     };
     journal.sync().await.map_err(io::Error::other)?;
+    if let Some(unread) = unread {
+        look_later(&around, session.id().clone(), unread);
+    }
     let mut driver = Driver::of(around, face, session, journal, mailbox);
     driver.unsettled_inputs = driver.journal.unsettled_inputs()?;
     driver.unsettled_inputs.extend(newest_input);
     driver.face.show(&driver.session, &driver.journal);
     Ok(Some(driver))
+}
+
+/// Looks for damage where opening did not read. Nobody waits for it: readers report what they meet.
+fn look_later<M: Machine>(around: &Rc<Surroundings<M>>, id: SessionId, unread: Unread) {
+    let figures = Rc::clone(&around.figures);
+    around.tasks.spawn_local(async move {
+        match tokio::task::spawn_blocking(move || unread.check()).await {
+            Ok(Ok(damage)) if damage.is_empty() => {}
+            Ok(Ok(damage)) => {
+                log::warn(format_args!("{id}: {damage:?}"));
+                if damage.is_loss() {
+                    figures.count_damaged();
+                }
+            }
+            Ok(Err(error)) => log::warn(format_args!("{id}: not looked through: {error}")),
+            Err(error) => log::warn(format_args!("{id}: not looked through: {error}")),
+        }
+    });
 }
 
 impl<M: Machine> Driver<M> {

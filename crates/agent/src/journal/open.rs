@@ -13,7 +13,7 @@ use outlive_core::{
     spec,
 };
 use outlive_journal::{
-    Appender, Config, FileStorage, OpenError, ReadError, Reader, Record, receipts::Receipts,
+    Appender, Config, FileStorage, OpenError, ReadError, Reader, Record, Unread, receipts::Receipts,
 };
 use tokio::sync::Notify;
 
@@ -37,6 +37,8 @@ pub(crate) struct Opened {
     pub(crate) newest_input: Option<String>,
     /// Something was lost.
     pub(crate) is_damaged: bool,
+    /// What was not looked at, when there is any.
+    pub(crate) unread: Option<Unread>,
 }
 
 impl SessionJournal {
@@ -167,6 +169,7 @@ impl SessionJournal {
             session,
             newest_input,
             is_damaged,
+            unread: opened.unread,
         })
     }
 

@@ -8,7 +8,8 @@ use crate::common::{
 };
 use outlive_journal::{
     AppendError, Appender, Config, Durability, FileStorage, OpenError, ReadError, Reader,
-    Retention, recover_from, replace_file, sim::SimDisk, storage::Storage,
+    Retention, limits::RESUME_SPACING_BYTES, recover_from, replace_file, sim::SimDisk,
+    storage::Storage,
 };
 
 /// Runs a test on the simulated disk and on a real one.
@@ -555,4 +556,70 @@ fn a_file_is_replaced_in_one_step() {
         assert_eq!(file.read_at(&mut bytes, 0).unwrap(), 6);
         assert_eq!(storage.list().unwrap(), ["owner"]);
     });
+}
+
+/// A segment of 2 MiB of small records behind one event.
+fn long_segment() -> SimDisk {
+    let disk = SimDisk::new();
+    let mut journal = Journal::create(disk.storage(), config());
+    journal.event(b"state 1");
+    for round in 0..20_000_u32 {
+        journal.output(format!("{round:64}").as_bytes());
+    }
+    journal.sync();
+    disk
+}
+
+// Reopening took as long as its last segment was full: 3 ms for 4 MiB of records of 64 bytes.
+#[test]
+fn opening_reads_the_end_of_a_long_segment_only() {
+    let disk = long_segment();
+    let opened = reopen(disk.storage(), config(), SECOND);
+    let frame_bytes = 96;
+    assert!(opened.records.len() as u64 <= RESUME_SPACING_BYTES / frame_bytes + 1);
+    assert!(!opened.records.is_empty());
+    assert_eq!(opened.appender.last_seq(), 20_001);
+    assert_eq!(state_of(&opened), b"state 1");
+    assert!(opened.damage.findings.is_empty());
+    assert!(opened.unread.unwrap().check().unwrap().findings.is_empty());
+    // All of it is served, and what comes next continues it.
+    let mut journal = Journal {
+        appender: opened.appender,
+        now: 2 * SECOND,
+    };
+    journal.output(b"next");
+    journal.sync();
+    let records = read_all(disk.storage());
+    assert!(check_whole(&records, 1, 20_002).is_empty());
+    // The logical bytes are those of a walk over everything.
+    let whole: u64 = records.iter().map(|it| it.payload.len() as u64).sum();
+    assert_eq!(journal.appender.retained_bytes(), whole);
+    // Another boot reads from the beginning, and comes to the same.
+    let other = Config {
+        boot_id: BOOT_B,
+        ..config()
+    };
+    let opened = reopen(disk.storage(), other, SECOND);
+    assert!(opened.unread.is_none());
+    assert_eq!(opened.records.len(), 20_001);
+    let gap_over_the_lease = 16;
+    assert_eq!(opened.appender.retained_bytes(), whole + gap_over_the_lease);
+}
+
+#[test]
+fn a_place_to_begin_that_does_not_hold_is_passed_over() {
+    // The slot itself, then the lease that it names, then the checkpoint behind that.
+    for damage in 0..3 {
+        let disk = long_segment();
+        let mut files = disk.files();
+        let bytes = &mut files[0].1;
+        let named = u64::from_le_bytes(bytes[304..312].try_into().unwrap());
+        let named = usize::try_from(named).unwrap();
+        bytes[[290, named + 8, named + 32 + 8][damage]] ^= 1;
+        let disk = SimDisk::with_files(&files);
+        let opened = reopen(disk.storage(), config(), SECOND);
+        assert!(opened.unread.is_none());
+        assert_eq!(opened.appender.last_seq(), 20_001);
+        assert_eq!(state_of(&opened), b"state 1");
+    }
 }
