@@ -197,17 +197,29 @@ impl SessionJournal {
         for event in events {
             self.note_receipt(event);
         }
-        self.appended(state);
+        self.published(state);
+        // What is durable is about to be synced at once.
+        if !is_durable && events.iter().any(|event| event.body.is_worth_a_sync()) {
+            self.ask_for_sync();
+        }
         Ok(())
     }
 
     /// Something is in the journal: publishes what may be seen, and has the rest synced.
     fn appended(&self, state: &mut State) {
+        self.published(state);
+        self.ask_for_sync();
+    }
+
+    fn published(&self, state: &mut State) {
         self.publish(state);
         if state.maintain_at.is_none() {
             state.maintain_at = Some(self.shared.around.clock.now() + MAINTENANCE_PAUSE);
             self.shared.changed.notify_one();
         }
+    }
+
+    fn ask_for_sync(&self) {
         if !self.shared.is_sync_asked.swap(true, Ordering::AcqRel) {
             let durable: Arc<dyn Durable> = Arc::clone(&self.shared) as _;
             if let Err(error) = self.shared.around.syncer.sync_lazily(durable) {

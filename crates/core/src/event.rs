@@ -420,6 +420,12 @@ impl Body {
         }
     }
 
+    /// Whether a sync is worth its while for this alone. What tells only how a living process
+    /// fares goes to the disk with the next event: a power cut ends the process anyway.
+    pub fn is_worth_a_sync(&self) -> bool {
+        !matches!(self, Self::AttemptStarted { .. } | Self::SessionReady)
+    }
+
     /// Whether it must be on disk before anybody hears of it: creation, update, deletion and
     /// desired state of the session, start and end of an attempt, and what decides about the
     /// next one.

@@ -189,3 +189,30 @@ fn a_killed_keeper_loses_processes_and_no_event() {
     let after = sandbox.records(&id);
     assert_eq!(&after[..before.len()], &before[..]);
 }
+
+// A session that lives longer than the group's wait paid a sync for its start alone.
+#[test]
+fn a_session_costs_three_syncs_from_its_creation_to_its_deletion() {
+    let sandbox = Sandbox::launch();
+    let syncs = || match sandbox.call(&Request::Health) {
+        Outcome::Health(health) => health.syncs,
+        other => panic!("{other:?}"),
+    };
+    let names = outlive_journal::FileStorage::open(&sandbox.state())
+        .unwrap()
+        .name_sync();
+    // Where a file system keeps no order, its directory costs one more.
+    let most = match names {
+        outlive_journal::storage::NameSync::WithFile => 3,
+        outlive_journal::storage::NameSync::Separate => 4,
+    };
+    for script in ["echo short", "sleep 0.6; echo long"] {
+        let before = syncs();
+        let id = sandbox.create(sh(script));
+        let session = sandbox.wait_for(&id, &[Phase::Exited]);
+        assert_eq!(status(&session), ExitStatus::Code(0));
+        assert_eq!(sandbox.call(&Request::Delete(id)), Outcome::Done);
+        let spent = syncs() - before;
+        assert!((2..=most).contains(&spent), "{script}: {spent} syncs");
+    }
+}
