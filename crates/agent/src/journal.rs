@@ -284,7 +284,12 @@ impl SessionJournal {
             }
             Err(error) => {
                 frame.cancel().map_err(|error| self.refuse_output(error))?;
-                return Err(SinkError::Source(error));
+                // Room for a frame's header, and none for what follows it.
+                return Err(if is_no_space(&error) {
+                    self.refuse_output(AppendError::Full)
+                } else {
+                    SinkError::Source(error)
+                });
             }
         };
         self.note_output(&mut state, attempt, stream, &committed);
@@ -631,6 +636,13 @@ impl Shared {
         }
         Ok(self.receipts().covered_up_to())
     }
+}
+
+fn is_no_space(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 /// Searches what an attempt wrote before this supervisor started.

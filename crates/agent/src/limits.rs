@@ -118,6 +118,10 @@ pub(crate) const DRAIN_IDLE: Duration = Duration::from_millis(200);
 /// How long they may go on writing at most.
 pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(5);
 
+/// How long the last output of a runtime that goes may take: longer than it takes without a full
+/// disk, and shorter than the server waits.
+pub(crate) const RELEASE_DRAIN_MAX: Duration = Duration::from_secs(10);
+
 /// Inputs of one attempt that are remembered because their delivery failed.
 pub(crate) const UNSETTLED_INPUTS_MAX: usize = 1024;
 

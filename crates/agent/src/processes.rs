@@ -538,10 +538,7 @@ impl Process {
                 break;
             }
         }
-        let sources = self.sources.take();
-        for source in sources {
-            self.around.pump.detach(source).await?;
-        }
+        self.detach_sources().await?;
         let attempt = self.attempt.borrow();
         attempt
             .close_output(&self.around.keeper)
@@ -556,6 +553,18 @@ impl Process {
                 () = self.killed.notified() => {}
             }
         }
+    }
+
+    /// Lets the sources go, each once what it holds is in the journal: on a full disk that is when
+    /// there is space again, and until then they can be resumed.
+    async fn detach_sources(&self) -> io::Result<()> {
+        let sources = self.sources.borrow().clone();
+        for source in sources {
+            let detached = self.around.pump.detach(source).await;
+            self.sources.borrow_mut().retain(|other| *other != source);
+            detached?;
+        }
+        Ok(())
     }
 
     async fn drain_sources(&self) -> io::Result<()> {
@@ -672,11 +681,8 @@ impl Attempt for Process {
     fn hang_up(self: Rc<Self>) {
         let tasks = self.around.tasks.clone();
         tasks.spawn_local(async move {
-            let sources = self.sources.take();
-            for source in sources {
-                if let Err(error) = self.around.pump.detach(source).await {
-                    log::warn(format_args!("{}: output was lost: {error}", self.key));
-                }
+            if let Err(error) = self.detach_sources().await {
+                log::warn(format_args!("{}: output was lost: {error}", self.key));
             }
             self.output.close();
             let closed = self

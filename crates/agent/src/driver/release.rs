@@ -13,7 +13,7 @@ use tokio::{sync::oneshot, time::timeout};
 use super::Driver;
 use crate::{
     journal::JournalError,
-    limits::START_RELEASE_WAIT,
+    limits::{RELEASE_DRAIN_MAX, START_RELEASE_WAIT},
     log,
     machine::{Attempt, Machine},
 };
@@ -76,5 +76,9 @@ async fn end_tree<A: Attempt>(attempt: &Rc<A>) {
     if timeout(KILL_WAIT, gone).await.is_err() {
         log::warn(format_args!("a killed tree is still there"));
     }
-    attempt.drained().await;
+    if timeout(RELEASE_DRAIN_MAX, attempt.drained()).await.is_err() {
+        log::warn(format_args!(
+            "the disk has no room for the last output of an attempt: it is lost with the runtime"
+        ));
+    }
 }

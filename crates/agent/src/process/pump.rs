@@ -291,6 +291,29 @@ mod tests {
 
     use super::*;
 
+    /// A sink that has no room before it is told so.
+    #[derive(Debug)]
+    struct Narrow {
+        inner: Arc<Over>,
+        has_room: AtomicBool,
+    }
+
+    impl OutputSink for Narrow {
+        fn append(&self, stream: Stream, fill: &mut Fill<'_>) -> Result<usize, SinkError> {
+            if self.has_room.load(Ordering::Acquire) {
+                self.inner.append(stream, fill)
+            } else {
+                Err(SinkError::Full)
+            }
+        }
+
+        fn progress(&self, stream: Stream, bytes: usize) {
+            self.inner.progress(stream, bytes);
+        }
+
+        fn ended(&self, _: Stream, _: SourceEnd) {}
+    }
+
     /// Writes over the start of one file, for ever.
     #[derive(Debug)]
     struct Over {
@@ -370,5 +393,32 @@ mod tests {
         rustix::io::write(&theirs, b"last words").unwrap();
         soon(pump.detach(id)).unwrap();
         assert_eq!(sink.moved.load(Ordering::Relaxed), 10);
+    }
+
+    // A source that was let go on a full disk took its last bytes with it.
+    #[test]
+    fn a_source_is_let_go_once_its_last_bytes_have_room() {
+        let pump = Pump::start().unwrap();
+        let (source, theirs) = pipe();
+        let sink = Arc::new(Narrow {
+            inner: Over::new(),
+            has_room: AtomicBool::new(false),
+        });
+        let id = pump.attach(0, source, Arc::clone(&sink) as _).unwrap();
+        rustix::io::write(&theirs, b"last words").unwrap();
+        soon(async {
+            let mut detached = std::pin::pin!(pump.detach(id));
+            // Commands are carried out in their order, so it was tried by the end of this one.
+            let tried = pump.drain(id);
+            tokio::select! {
+                biased;
+                _ = detached.as_mut() => panic!("its bytes have nowhere to go"),
+                tried = tried => tried.unwrap(),
+            }
+            sink.has_room.store(true, Ordering::Release);
+            pump.resume(id).unwrap();
+            detached.await.unwrap();
+        });
+        assert_eq!(sink.inner.moved.load(Ordering::Relaxed), 10);
     }
 }

@@ -14,6 +14,8 @@ use rustix::{
     pipe::{SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, splice},
 };
 
+use tokio::sync::oneshot;
+
 use super::{super::attempt::Source, OutputSink, SinkError, SourceEnd};
 use crate::limits::{
     OUTPUT_FRAME_BYTES_MAX, PIPE_BYTES_FLOODED, PTY_SPLICE_BYTES_MAX, PUMP_TURN_BYTES_MAX,
@@ -46,6 +48,8 @@ pub(super) struct Flow {
     pub(super) stream: Stream,
     pub(super) mover: Mover,
     pub(super) blocked: bool,
+    /// Told once its last bytes are moved: it was to be let go when the sink had no room.
+    pub(super) leaving: Option<oneshot::Sender<()>>,
     /// When the last frame was committed.
     pub(super) moved_at: Duration,
     /// When somebody typed last.
@@ -89,6 +93,7 @@ impl Flow {
             stream,
             mover: Mover::Splice,
             blocked: false,
+            leaving: None,
             moved_at: Duration::ZERO,
             typed_at: None,
             grown: false,

@@ -181,6 +181,10 @@ impl Worker {
             && flow.blocked
         {
             flow.blocked = false;
+            if let Some(done) = flow.leaving.take() {
+                self.drain(number, Then::Detach, done);
+                return;
+            }
             self.watch(number);
             self.turn(number);
         }
@@ -203,10 +207,14 @@ impl Worker {
                 Turn::Moved(_) | Turn::Dry(_) => break,
                 Turn::Full => {
                     // What can't be moved now stays where it is.
-                    if !flow.blocked {
-                        flow.blocked = true;
+                    flow.blocked = true;
+                    if then == Then::Detach {
+                        // Letting it go would lose it; there is room when it is resumed.
+                        flow.leaving = Some(done);
                         self.unwatch(number);
+                        return;
                     }
+                    self.unwatch(number);
                     break;
                 }
                 Turn::Ended(end) => {
