@@ -5,6 +5,7 @@
 //!   leader gone ─► drained (EOF, or idle) ─► status
 //!        │ stop under way, or descendants: kill
 //!        └───────► tree gone, or given up after the kill ─► drained ─► status
+//!   killed, and the leader still there after a while ─► drained ─► status unknown
 //! ```
 
 use std::{
@@ -15,7 +16,7 @@ use std::{
     rc::Rc,
 };
 
-use outlive_core::{limits::KILL_WAIT, spec::Descendants};
+use outlive_core::{event::ExitStatus, limits::KILL_WAIT, spec::Descendants};
 use tokio::sync::Notify;
 
 use crate::{
@@ -82,7 +83,22 @@ impl Wish {
 }
 
 async fn end<A: Attempt>(attempt: Rc<A>, descendants: Descendants, wish: Rc<Wish>) -> Ended {
-    attempt.leader_gone().await;
+    let is_gone = tokio::select! {
+        () = attempt.leader_gone() => true,
+        () = given_up(&wish) => false,
+    };
+    if !is_gone {
+        // It hangs in the kernel, on a disk that doesn't answer for example. Nobody waits for it
+        // any longer, and how it will end is not known.
+        log::warn(format_args!(
+            "a killed process is still there: its end is unknown"
+        ));
+        attempt.drained().await;
+        return Ended {
+            status: ExitStatus::Unknown,
+            ..attempt.status()
+        };
+    }
     tokio::select! {
         () = attempt.drained() => {}
         () = wish.until(&wish.tree_must_go) => {}
@@ -95,15 +111,17 @@ async fn end<A: Attempt>(attempt: Rc<A>, descendants: Descendants, wish: Rc<Wish
         wish.killed.set(true);
     }
     if wish.tree_must_go.get() {
-        let given_up = async {
-            wish.until(&wish.killed).await;
-            tokio::time::sleep(KILL_WAIT).await;
-        };
         tokio::select! {
             () = attempt.tree_gone() => {}
-            () = given_up => log::warn(format_args!("a killed tree is still there")),
+            () = given_up(&wish) => log::warn(format_args!("a killed tree is still there")),
         }
         attempt.drained().await;
     }
     attempt.status()
+}
+
+/// Resolves when the tree was killed and had its time to go.
+async fn given_up(wish: &Wish) {
+    wish.until(&wish.killed).await;
+    tokio::time::sleep(KILL_WAIT).await;
 }

@@ -7,8 +7,9 @@ use std::{cell::Cell, collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
 
 use outlive_api::agent::{Outcome, Request};
 use outlive_core::{
-    event::{Created, ExitStatus, StopReason},
+    event::{AttemptEnd, Created, ExitStatus, StopReason},
     id::{Generation, SandboxId, SessionId},
+    limits::KILL_WAIT,
     session::{Phase, Rejection, ReplaceCurrent, Session},
     spec::{DesiredState, RawSpec, ReadinessKind, RestartPolicy},
 };
@@ -299,6 +300,33 @@ fn a_start_that_hangs_can_be_stopped() {
         let (_, stopped) = tokio::join!(world.create(spec), stop);
         assert_eq!(stopped.phase(), Phase::Stopped);
         assert!(from.elapsed() < Duration::from_secs(4));
+    });
+}
+
+// A process in the kernel's hands (state D) made a stop wait until the disk answered.
+#[test]
+fn a_stop_does_not_wait_for_a_process_that_hangs_in_the_kernel() {
+    tell(async {
+        let world = World::new();
+        world.script(|it| {
+            it.hangs = true;
+            it.heeds_term = None;
+        });
+        let mut spec = raw();
+        spec.lifecycle.stop_grace_period_seconds = Some(2);
+        let id = world.create(spec).await.id().clone();
+        let from = Instant::now();
+        let stopped = world.stop(&id).await;
+        assert_eq!(stopped.phase(), Phase::Stopped);
+        assert!(from.elapsed() < Duration::from_secs(2) + 2 * KILL_WAIT);
+        let end = stopped.attempt().and_then(|attempt| attempt.end.clone());
+        assert!(matches!(
+            end,
+            Some(AttemptEnd::Exited {
+                status: ExitStatus::Unknown,
+                ..
+            })
+        ));
     });
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct Script {
     pub(crate) tree_lives: Duration,
     /// How it ends by itself.
     pub(crate) status: ExitStatus,
+    /// Its first process hangs in the kernel: no kill ends it.
+    pub(crate) hangs: bool,
 }
 
 impl Default for Script {
@@ -55,6 +57,7 @@ impl Default for Script {
             heeds_term: Some(Duration::from_millis(1)),
             tree_lives: Duration::ZERO,
             status: ExitStatus::Code(0),
+            hangs: false,
         }
     }
 }
@@ -265,6 +268,9 @@ impl Attempt for FakeProcess {
 
     fn kill(&self) -> io::Result<()> {
         self.0.say("kill");
+        if self.0.script.hangs {
+            return Ok(());
+        }
         self.0.end_at(Instant::now(), 9);
         self.0.tree_killed.set(Some(Instant::now()));
         self.0.changed.notify_waiters();
@@ -307,7 +313,7 @@ impl Attempt for FakeProcess {
 
     async fn drained(&self) {
         assert!(
-            Instant::now() >= self.0.end.get().0,
+            self.0.script.hangs || Instant::now() >= self.0.end.get().0,
             "drained before the end"
         );
         self.0.was_drained.set(true);
