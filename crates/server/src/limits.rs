@@ -27,6 +27,9 @@ pub(crate) const RELEASE_MAX: Duration = Duration::from_secs(30);
 /// How long a killed keeper may take to be gone.
 pub(crate) const KEEPER_KILL_MAX: Duration = Duration::from_secs(10);
 
+/// Pause between two looks for a keeper whose end can't be waited for.
+pub(crate) const KEEPER_LOOK_PAUSE: Duration = Duration::from_millis(500);
+
 /// Pause between two attempts to reach a supervisor: first and longest.
 pub(crate) const RECONNECT_MIN: Duration = Duration::from_millis(2);
 /// See [`RECONNECT_MIN`].

@@ -313,11 +313,7 @@ impl Holder {
     async fn run(&self) {
         tokio::select! {
             () = self.hold() => {}
-            gone = self.keeper.gone() => {
-                if let Err(error) = gone {
-                    tracing::error!(sandbox = %self.sandbox, %error, "a keeper can't be watched");
-                }
-            }
+            () = self.keeper.gone() => {}
         }
         self.let_go(State::Gone);
     }

@@ -3,8 +3,16 @@
 
 use std::{fs, io, os::fd::OwnedFd, path::Path, sync::Arc};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tokio::io::{Interest, unix::AsyncFd};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    time::sleep,
+};
+
+use crate::limits::KEEPER_LOOK_PAUSE;
 
 /// A keeper that was alive when it was found. Its number is never used again after that: signals
 /// and waits go through the pidfd.
@@ -64,10 +72,34 @@ impl Keeper {
         self.pid
     }
 
-    /// Returns once it is gone.
-    pub(crate) async fn gone(&self) -> io::Result<()> {
-        self.pidfd.readable().await?.retain_ready();
-        Ok(())
+    /// Returns once it is gone, and not before: where its end can't be waited for, it is looked
+    /// for again and again.
+    pub(crate) async fn gone(&self) {
+        match self.pidfd.readable().await {
+            Ok(mut guard) => return guard.retain_ready(),
+            Err(error) => {
+                tracing::error!(keeper = self.pid, %error, "a keeper can't be watched; looking for it instead");
+            }
+        }
+        loop {
+            match self.is_gone() {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::error!(keeper = self.pid, %error, "a keeper can't be seen");
+                }
+            }
+            sleep(KEEPER_LOOK_PAUSE).await;
+        }
+    }
+
+    fn is_gone(&self) -> io::Result<bool> {
+        let mut fds = [PollFd::new(self.pidfd.get_ref(), PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        Ok(poll(&mut fds, Some(&now))? > 0)
     }
 
     /// Kills it, and with it everything in its namespaces.
@@ -99,4 +131,49 @@ fn start_time(pid: i32) -> io::Result<Option<u64>> {
     }
     // The state was field 3; the start time is field 22.
     Ok(fields.nth(18).and_then(|field| field.parse().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{process::Stdio, time::Duration};
+
+    use tokio::{
+        runtime::{Builder, Runtime},
+        time::timeout,
+    };
+
+    use super::*;
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    // A pidfd that could not be watched passed for a keeper that is gone, and a living runtime was
+    // replaced.
+    #[test]
+    fn a_keeper_that_cannot_be_watched_is_not_gone_before_it_is() {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a process to look at, and no runtime to hold it"
+        )]
+        let mut child = std::process::Command::new("/bin/cat")
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id().cast_signed();
+        let started = start_time(pid).unwrap().unwrap();
+        let other = runtime();
+        let keeper = other.block_on(async { Keeper::open(pid, started).unwrap().unwrap() });
+        // Its pidfd hangs on this runtime, so from here on nobody is woken by it.
+        drop(other);
+        runtime().block_on(async {
+            let early = timeout(KEEPER_LOOK_PAUSE / 2, keeper.gone()).await;
+            assert!(early.is_err(), "it lives");
+            drop(child.stdin.take());
+            timeout(Duration::from_secs(30), keeper.gone())
+                .await
+                .unwrap();
+        });
+        assert!(child.wait().unwrap().success());
+    }
 }

@@ -210,9 +210,7 @@ impl Task {
     }
 
     async fn see_off(&self, keeper: &Keeper, asked: Asked) -> Result<(), CallError> {
-        if asked == Asked::Leaves
-            && matches!(timeout(KEEPER_KILL_MAX, keeper.gone()).await, Ok(Ok(())))
-        {
+        if asked == Asked::Leaves && timeout(KEEPER_KILL_MAX, keeper.gone()).await.is_ok() {
             return Ok(());
         }
         tracing::warn!(sandbox = %self.record.id, pid = keeper.pid(), "a keeper does not leave; killing it");
@@ -220,8 +218,7 @@ impl Task {
             tracing::error!(sandbox = %self.record.id, %error, "a keeper can't be killed");
         }
         match timeout(KEEPER_KILL_MAX, keeper.gone()).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(failed(&error)),
+            Ok(()) => Ok(()),
             Err(_elapsed) => Err(failed(&format!(
                 "keeper {} is still there although it was killed",
                 keeper.pid()
