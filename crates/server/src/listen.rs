@@ -60,6 +60,8 @@ async fn serve(
     stop: CancellationToken,
     place: OwnedSemaphorePermit,
 ) {
+    // One of its own: looking at the server's takes a lock that all connections would share.
+    let stop = stop.child_token();
     if let Err(error) = stream
         .set_nodelay(true)
         .and_then(|()| bound_silence(&stream))

@@ -5,7 +5,7 @@
 //! revoked, when its cursor expired under it. The client comes again with `Last-Event-ID` and is
 //! told.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, pin::Pin, sync::Arc};
 
 use axum::{
     body::{Body, Bytes},
@@ -16,8 +16,8 @@ use axum::{
 use futures_util::{Stream, stream};
 use outlive_api::error::{Action, ApiError, ErrorEnvelope};
 use outlive_core::session::Session;
-use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::{
     Supervised,
@@ -70,9 +70,10 @@ pub(super) async fn stream_events(
     let awake = awake(&at, &query)?;
     let stream = SseStream {
         follower: Follower::new(attachment, Format::Sse, until, cursor, session.as_ref()),
-        stop: state.stop.clone(),
-        revoked: at.caller.revoked,
-        heartbeat_at: Instant::now() + HEARTBEAT,
+        stop: Box::pin(state.stop.child_token().cancelled_owned()),
+        revoked: Box::pin(at.caller.revoked.cancelled_owned()),
+        heartbeat: Box::pin(sleep(HEARTBEAT)),
+        sent_at: Instant::now(),
         _awake: awake,
     };
     let mut response = Response::new(Body::from_stream(stream.into_stream()));
@@ -122,11 +123,16 @@ pub(super) async fn state_for(
     }
 }
 
+/// What ends it and what keeps it alive are waited for once, not anew for every event: that would
+/// take locks that all streams share.
 struct SseStream {
     follower: Follower,
-    stop: CancellationToken,
-    revoked: CancellationToken,
-    heartbeat_at: Instant,
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    revoked: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Looks in when a heartbeat may be due.
+    heartbeat: Pin<Box<Sleep>>,
+    /// When the newest bytes were given out.
+    sent_at: Instant,
     _awake: Awake,
 }
 
@@ -134,25 +140,32 @@ impl SseStream {
     fn into_stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> {
         stream::unfold(self, |mut this| async move {
             let bytes = this.next().await?;
-            this.heartbeat_at = Instant::now() + HEARTBEAT;
+            this.sent_at = Instant::now();
             Some((Ok(bytes), this))
         })
     }
 
     async fn next(&mut self) -> Option<Bytes> {
-        tokio::select! {
-            biased;
-            () = self.stop.cancelled() => None,
-            () = self.revoked.cancelled() => None,
-            next = self.follower.next() => match next {
-                Next::Events(slice) => Some(slice.bytes()),
-                Next::End(end) => {
-                    tracing::debug!(?end, cursor = self.follower.cursor(), "a stream ends");
-                    None
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.as_mut() => return None,
+                () = self.revoked.as_mut() => return None,
+                next = self.follower.next() => match next {
+                    Next::Events(slice) => return Some(slice.bytes()),
+                    Next::End(end) => {
+                        tracing::debug!(?end, cursor = self.follower.cursor(), "a stream ends");
+                        return None;
+                    }
+                },
+                () = self.heartbeat.as_mut() => {
+                    let (now, due) = (Instant::now(), self.sent_at + HEARTBEAT);
+                    if due <= now {
+                        self.heartbeat.as_mut().reset(now + HEARTBEAT);
+                        return Some(Bytes::from_static(b": heartbeat\n\n"));
+                    }
+                    self.heartbeat.as_mut().reset(due);
                 }
-            },
-            () = sleep_until(self.heartbeat_at) => {
-                Some(Bytes::from_static(b": heartbeat\n\n"))
             }
         }
     }
