@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::{init, keeper, launch, probe};
+use crate::{copy, init, keeper, launch, probe};
 
 /// A face: runs until it is over.
 pub type Face = fn() -> anyhow::Result<()>;
@@ -12,7 +12,7 @@ pub fn main(supervisor: Face) -> ExitCode {
     if let Some((title, face)) = find(supervisor) {
         finish(&title, face())
     } else {
-        complain("usage: outlive-agent launch|sweep|probe|version\n");
+        complain("usage: outlive-agent launch|sweep|copy|probe|version\n");
         ExitCode::from(2)
     }
 }
@@ -30,6 +30,7 @@ pub fn find(supervisor: Face) -> Option<(String, Face)> {
             let face: Face = match command.as_str() {
                 "launch" => launch::main,
                 "sweep" => launch::sweep,
+                "copy" => copy::main,
                 "probe" => probe::main,
                 "version" => version,
                 _ => return None,

@@ -8,6 +8,7 @@
 //!   outlive-supervisor SANDBOX  drives the sessions of the sandbox
 //!   sbx-init                  PID 1 of the workload, reaps
 //!   outlive-agent sweep       removes what a dead sandbox left in the kernel
+//!   outlive-agent copy        copies the disk of one sandbox to another
 //!   outlive-agent probe       says what this machine can do
 //! ```
 //!
@@ -15,6 +16,7 @@
 
 pub mod account;
 mod clock;
+pub mod copy;
 mod driver;
 pub mod face;
 mod figures;

@@ -157,3 +157,14 @@ pub(crate) const SEARCH_PAGE_RECORDS: usize = 1024;
 pub(crate) const RESERVE_BYTES: u64 = 1024 * 1024;
 /// As much of `/etc/passwd` is read, bytes.
 pub const PASSWD_BYTES_MAX: u64 = 1 << 20;
+
+/// Directories inside each other that a copy of a disk follows.
+pub const COPY_DEPTH_MAX: usize = 400;
+/// Stack of a copy: enough for as many directories.
+pub const COPY_STACK_BYTES: usize = 64 << 20;
+/// How often a copy says how far it is.
+pub const COPY_NEWS_EVERY: Duration = Duration::from_millis(200);
+/// Bytes that a copy moves between two looks at the clock.
+pub const COPY_PIECE_BYTES: usize = 64 << 20;
+/// Longest value, and longest list of names, of a file's extended attributes: the kernel's own.
+pub const XATTR_BYTES_MAX: usize = 64 << 10;

@@ -287,6 +287,36 @@ pub struct ResumedSandbox {
     pub resumed: bool,
 }
 
+/// Body of `POST …/fork`; may be empty.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ForkSandbox {
+    /// What differs from the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<ForkConfig>,
+}
+
+/// What of a fork differs from its source.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ForkConfig {
+    /// Seconds until it is paused, from its resume on; left out or 0 is never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = Int32, minimum = 0)]
+    pub ttl: Option<i64>,
+    /// Seconds until it is deleted; left out or 0 is never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = Int32, minimum = 0)]
+    pub hard_ttl: Option<i64>,
+}
+
+/// Answer of `POST …/fork`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ForkedSandbox {
+    /// Where the files come from.
+    pub source_sandbox_id: String,
+    /// The new sandbox, paused.
+    pub sandbox: Sandbox,
+}
+
 /// Body of `POST …/refresh`; may be empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct RefreshSandbox {

@@ -91,7 +91,7 @@ async fn healthz(State(engine): State<Engine>) -> impl IntoResponse {
             ("runtime".to_owned(), capabilities.runtime.into()),
             ("pause".to_owned(), true.into()),
             ("freeze".to_owned(), true.into()),
-            ("fork".to_owned(), false.into()),
+            ("fork".to_owned(), true.into()),
             ("off".to_owned(), capabilities.off.into()),
         ]),
     })

@@ -23,7 +23,7 @@ mod kernel;
 mod nested;
 mod plain;
 mod root;
-mod step;
+pub(crate) mod step;
 
 pub(crate) use cgroups::{Hierarchy, discover};
 pub(crate) use nested::user_namespace;

@@ -2,10 +2,10 @@
 
 use outlive_api::launch::LaunchFailure;
 
-pub(super) type Step<T> = Result<T, LaunchFailure>;
+pub(crate) type Step<T> = Result<T, LaunchFailure>;
 
 /// Names the step that an error belongs to.
-pub(super) trait Fail<T> {
+pub(crate) trait Fail<T> {
     /// `self`, or a failure of this step.
     fn step(self, step: &str) -> Step<T>;
 }
@@ -33,7 +33,7 @@ impl<T> Fail<T> for rustix::io::Result<T> {
 }
 
 /// A failure that isn't the system's word.
-pub(super) fn failure(step: &str, message: &str) -> LaunchFailure {
+pub(crate) fn failure(step: &str, message: &str) -> LaunchFailure {
     LaunchFailure {
         step: step.to_owned(),
         message: message.to_owned(),

@@ -6,8 +6,9 @@ use outlive_api::{
     error::{ErrorEnvelope, Success},
     keys::{CreateKey, CreatedKey, KeyList},
     sandbox::{
-        CreateSandbox, CreatedSandbox, Health, Message, Metadata, PausedSandbox, RefreshSandbox,
-        RefreshedSandbox, ResumedSandbox, Sandbox, SandboxList, SandboxStatusAnswer, UpdateSandbox,
+        CreateSandbox, CreatedSandbox, ForkSandbox, ForkedSandbox, Health, Message, Metadata,
+        PausedSandbox, RefreshSandbox, RefreshedSandbox, ResumedSandbox, Sandbox, SandboxList,
+        SandboxStatusAnswer, UpdateSandbox,
     },
     upgrade::{UpgradeSandboxes, UpgradedSandboxes},
 };
@@ -131,6 +132,22 @@ pub(super) fn pause_sandbox() {}
     ),
 )]
 pub(super) fn resume_sandbox() {}
+
+/// Makes another sandbox with the files of this one, as of one instant, and nothing else of it:
+/// no sessions, other ids. It is paused until it is needed. Never wakes the source.
+#[utoipa::path(
+    post,
+    path = "/api/v1/sandboxes/{id}/fork",
+    operation_id = "forkSandbox",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = Option<ForkSandbox>,
+    responses(
+        (status = 201, body = Success<ForkedSandbox>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn fork_sandbox() {}
 
 /// Moves the time at which the sandbox is paused.
 #[utoipa::path(

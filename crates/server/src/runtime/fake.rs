@@ -11,11 +11,12 @@ use std::{
     },
 };
 
+use outlive_api::launch::Copied;
 use outlive_core::id::{Generation, SandboxId};
 use outlive_testkit::fake_agent::FakeAgent;
 use tokio::runtime::Handle;
 
-use super::{Capabilities, Places, Runtime, RuntimeError, RuntimeFuture, Start};
+use super::{Capabilities, Disk, Places, Progress, Runtime, RuntimeError, RuntimeFuture, Start};
 use crate::agents::{keeper::Keeper, tests::FakeKeeper};
 
 /// See the module.
@@ -182,6 +183,22 @@ impl Runtime for FakeRuntime {
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
         }
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn copy<'a>(
+        &'a self,
+        from: Disk<'a>,
+        to: Disk<'a>,
+        _progress: &'a Progress,
+    ) -> RuntimeFuture<'a, Copied> {
+        let frozen = self
+            .0
+            .agent(from.sandbox)
+            .is_none_or(|agent| agent.is_frozen());
+        assert!(frozen, "a disk is copied while somebody writes to it");
+        let marker = self.0.places.of(to.sandbox).dir().join("copied-from");
+        fs::write(marker, from.sandbox.as_str()).unwrap();
+        Box::pin(std::future::ready(Ok(Copied::default())))
     }
 
     fn delete<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {

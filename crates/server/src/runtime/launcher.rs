@@ -20,8 +20,8 @@ use std::{
 };
 
 use outlive_api::launch::{
-    IdRange, Image, Isolation, LaunchConfig, LaunchFailure, LaunchOutcome, Limits, NetworkMode,
-    RuntimeKind, User,
+    Copied, CopyConfig, CopyNews, IdRange, Image, Isolation, LaunchConfig, LaunchFailure,
+    LaunchOutcome, Limits, NetworkMode, RuntimeKind, User,
 };
 use outlive_core::id::SandboxId;
 use outlive_journal::replace_path;
@@ -32,7 +32,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Capabilities, Place, Places, Runtime, RuntimeError, RuntimeFuture, Start};
+use super::{
+    Capabilities, Disk, Place, Places, Progress, Runtime, RuntimeError, RuntimeFuture, Start,
+};
 use crate::{
     agents::keeper::Keeper,
     images::{HostLayer, HostLayers, LayerError, at},
@@ -186,6 +188,18 @@ impl LauncherRuntime {
         }
     }
 
+    fn spawn(&self, verb: &str, log: &File) -> io::Result<Child> {
+        Command::new(&self.agent)
+            .arg(verb)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log.try_clone()?)
+            .spawn()
+            .map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", self.agent.display()))
+            })
+    }
+
     /// Runs the agent's binary. It is not killed with us: what it began it may finish, and the
     /// next server finds it.
     async fn run(
@@ -195,15 +209,7 @@ impl LauncherRuntime {
         log: &File,
         within: Duration,
     ) -> io::Result<Vec<u8>> {
-        let mut child = Command::new(&self.agent)
-            .arg(verb)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log.try_clone()?)
-            .spawn()
-            .map_err(|error| {
-                io::Error::new(error.kind(), format!("{}: {error}", self.agent.display()))
-            })?;
+        let mut child = self.spawn(verb, log)?;
         match timeout(within, converse(&mut child, message)).await {
             Ok(answer) => answer,
             Err(_elapsed) => {
@@ -231,6 +237,47 @@ impl LauncherRuntime {
         // Namespaces and mounts went with the keeper; these names are left.
         remove(&place.state().join("agent.sock"))?;
         remove(&place.state().join("keeper.pid"))
+    }
+
+    /// The copier is not killed with us: it ends by itself, and the next server waits for it before
+    /// it removes what it made.
+    async fn copy_disk(
+        &self,
+        from: Disk<'_>,
+        to: Disk<'_>,
+        progress: &Progress,
+    ) -> Result<Copied, RuntimeError> {
+        let place = self.places.of(to.sandbox);
+        let config = CopyConfig {
+            from: path_text(self.places.of(from.sandbox).dir())?,
+            to: path_text(place.dir())?,
+            ids: match self.kind() {
+                RuntimeKind::Namespace => {
+                    IdRange::of_slot(from.slot).zip(IdRange::of_slot(to.slot))
+                }
+                RuntimeKind::Process => None,
+            },
+        };
+        let message = minicbor::to_vec(&config).map_err(|error| RuntimeError::Launcher {
+            message: error.to_string(),
+        })?;
+        let log = locked_log(&place)?;
+        let mut child = self
+            .spawn("copy", &log)
+            .map_err(|error| RuntimeError::Launcher {
+                message: error.to_string(),
+            })?;
+        let copied = match copy_news(&mut child, &message, progress).await {
+            Ok(news) => news,
+            Err(error) => return Err(launcher_failed(&error.to_string(), log)),
+        };
+        match copied {
+            Some(CopyNews::Done(copied)) => Ok(copied),
+            Some(CopyNews::Failed(failure)) => Err(RuntimeError::Copy(failure)),
+            Some(CopyNews::Progress(_)) | None => {
+                Err(launcher_failed("a copy ended without a word", log))
+            }
+        }
     }
 
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Keeper>, RuntimeError> {
@@ -309,8 +356,19 @@ impl Runtime for LauncherRuntime {
         })
     }
 
+    fn copy<'a>(
+        &'a self,
+        from: Disk<'a>,
+        to: Disk<'a>,
+        progress: &'a Progress,
+    ) -> RuntimeFuture<'a, Copied> {
+        Box::pin(self.copy_disk(from, to, progress))
+    }
+
     fn delete<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
         Box::pin(async move {
+            // Whoever still copies to it would make anew what is removed.
+            self.find(sandbox).await?;
             let dir = self.places.of(sandbox).dir().to_owned();
             blocking(move || match fs::remove_dir_all(&dir) {
                 Ok(()) => Ok(()),
@@ -380,6 +438,43 @@ async fn converse(child: &mut Child, message: &[u8]) -> io::Result<Vec<u8>> {
         return Err(io::Error::other(format!("it ended with {status}")));
     }
     Ok(answer)
+}
+
+/// Follows a copy up to the last thing it says.
+async fn copy_news(
+    child: &mut Child,
+    message: &[u8],
+    progress: &Progress,
+) -> io::Result<Option<CopyNews>> {
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(message).await?;
+    }
+    let Some(mut stdout) = child.stdout.take() else {
+        return Ok(None);
+    };
+    let mut last = None;
+    loop {
+        let length = match stdout.read_u32_le().await {
+            Ok(length) => length as usize,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+            Err(error) => return Err(error),
+        };
+        if length > LAUNCH_ANSWER_BYTES_MAX {
+            return Err(io::Error::other("a copier says more than it may"));
+        }
+        let mut body = vec![0; length];
+        stdout.read_exact(&mut body).await?;
+        let news: CopyNews = minicbor::decode(&body).map_err(io::Error::other)?;
+        if let CopyNews::Progress(copied) = &news {
+            progress.send_replace(copied.clone());
+        }
+        last = Some(news);
+    }
+    let status = child.wait().await?;
+    if !status.success() {
+        return Err(io::Error::other(format!("it ended with {status}")));
+    }
+    Ok(last)
 }
 
 fn launch_config(

@@ -12,7 +12,9 @@ mod place;
 use std::{fmt, path::PathBuf};
 
 use futures_util::future::BoxFuture;
+use outlive_api::launch::Copied;
 use outlive_core::id::{Generation, SandboxId};
+use tokio::sync::watch;
 
 pub use self::launcher::RuntimeChoice;
 pub(crate) use self::{
@@ -46,6 +48,9 @@ pub(crate) enum RuntimeError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A disk could not be copied.
+    #[error("the disk could not be copied: {0}")]
+    Copy(outlive_api::launch::LaunchFailure),
     /// A limit that can't be enforced here is refused, not ignored.
     #[error("{0}")]
     Limits(String),
@@ -77,6 +82,18 @@ pub(crate) struct Start<'a> {
     pub(crate) slot: u16,
 }
 
+/// A disk and the range of host ids it belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Disk<'a> {
+    /// Whose.
+    pub(crate) sandbox: &'a SandboxId,
+    /// Its range.
+    pub(crate) slot: u16,
+}
+
+/// How far a copy is, as it goes on.
+pub(crate) type Progress = watch::Sender<Copied>;
+
 /// The answer of a backend.
 pub(crate) type RuntimeFuture<'a, T> = BoxFuture<'a, Result<T, RuntimeError>>;
 
@@ -97,6 +114,15 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
 
     /// Tidies up after a runtime whose keeper is gone; the disk stays.
     fn release<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()>;
+
+    /// Copies a disk that nobody writes to, to a sandbox that was provisioned and never started.
+    /// What a copy that failed left behind goes with `delete`.
+    fn copy<'a>(
+        &'a self,
+        from: Disk<'a>,
+        to: Disk<'a>,
+        progress: &'a Progress,
+    ) -> RuntimeFuture<'a, Copied>;
 
     /// Removes the disk of a sandbox that was released.
     fn delete<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()>;

@@ -21,7 +21,7 @@ use tokio::{
 use super::{
     activity::{Activity, Doing},
     config::{ConfigChange, IdleKind},
-    task::{Command, Reply, ask},
+    task::{Command, CopyTo, Reply, ask},
 };
 use crate::{
     agents::{
@@ -100,6 +100,11 @@ impl Sandbox {
     /// Keeps the disk only.
     pub(crate) async fn pause(&self) -> Result<(), CallError> {
         self.ask(Command::Pause).await
+    }
+
+    /// Has its disk copied; never wakes it.
+    pub(super) async fn copy(&self, to: CopyTo) -> Result<(), CallError> {
+        self.ask(|reply| Command::Copy(Box::new(to), reply)).await
     }
 
     /// Stands still where it is.

@@ -7,6 +7,7 @@
 
 pub(crate) mod activity;
 pub(crate) mod config;
+mod fork;
 mod handle;
 pub(crate) mod rest;
 mod task;
@@ -100,7 +101,8 @@ impl Engine {
 
     /// Makes a sandbox; returns once its supervisor answers.
     pub(crate) async fn create(&self, new: NewSandbox) -> Result<Arc<Sandbox>, CallError> {
-        let record = self.insert(new).await?;
+        let state = State::create(clock::now(), &new.config.policy());
+        let record = self.insert(new, state).await?;
         let (reply, answer) = oneshot::channel();
         let sandbox = self.adopt(record, Some(reply));
         match answer.await {
@@ -110,13 +112,13 @@ impl Engine {
         }
     }
 
-    async fn insert(&self, new: NewSandbox) -> Result<SandboxRecord, CallError> {
+    async fn insert(&self, new: NewSandbox, state: State) -> Result<SandboxRecord, CallError> {
         let now = clock::now();
         let mut record = SandboxRecord {
             id: SandboxId::from_bits(0),
             owner: new.owner,
             template: new.template,
-            state: State::create(now, &new.config.policy()),
+            state,
             slot: 0,
             created_at: now,
             updated_at: now,

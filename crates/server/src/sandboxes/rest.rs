@@ -11,14 +11,18 @@ use axum::{
 };
 use outlive_api::{
     error::{Action, ApiError, ErrorCode},
+    launch::Copied,
     sandbox::{
-        CreateSandbox, CreatedSandbox, Message, PausedSandbox, RefreshSandbox, RefreshedSandbox,
-        ResumedSandbox, RuntimeInfo, Sandbox as SandboxAnswer, SandboxList, SandboxStatus,
-        SandboxStatusAnswer, SandboxSummary, UpdateSandbox,
+        self as wire, CreateSandbox, CreatedSandbox, ForkSandbox, ForkedSandbox, Message,
+        PausedSandbox, RefreshSandbox, RefreshedSandbox, ResumedSandbox, RuntimeInfo,
+        Sandbox as SandboxAnswer, SandboxList, SandboxStatus, SandboxStatusAnswer, SandboxSummary,
+        UpdateSandbox,
     },
     time,
 };
 use outlive_core::{id::SandboxId, sandbox::Observed, time::Timestamp};
+
+use tokio::sync::watch;
 
 use super::{
     Engine, NewSandbox, Sandbox,
@@ -48,7 +52,6 @@ const TEMPLATE: &str = "default";
 /// The routes, to be mounted at `/api/v1/sandboxes`.
 pub(crate) fn router() -> Router<Engine> {
     let later = [
-        "fork",
         "services",
         "network",
         "files",
@@ -64,7 +67,8 @@ pub(crate) fn router() -> Router<Engine> {
         .route("/{id}/status", get(status))
         .route("/{id}/pause", post(pause))
         .route("/{id}/resume", post(resume))
-        .route("/{id}/refresh", post(refresh));
+        .route("/{id}/refresh", post(refresh))
+        .route("/{id}/fork", post(fork));
     later.into_iter().fold(router, |router, name| {
         router
             .route(&format!("/{{id}}/{name}"), any(not_yet))
@@ -292,6 +296,30 @@ async fn resume(
         ResumedSandbox {
             sandbox_id: id,
             resumed: true,
+        },
+    ))
+}
+
+async fn fork(
+    State(engine): State<Engine>,
+    Extension(caller): Extension<Caller>,
+    PathId(id): PathId,
+    Body(asked): Body<ForkSandbox>,
+) -> Answer {
+    let source = find(&engine, &caller, &id)?;
+    let asked = asked.config.unwrap_or_default();
+    let change = check(wire::SandboxConfig {
+        ttl: asked.ttl,
+        hard_ttl: asked.hard_ttl,
+        ..wire::SandboxConfig::default()
+    })?;
+    let (progress, _) = watch::channel(Copied::default());
+    let child = engine.fork(&source, change, progress).await?;
+    Ok(success(
+        StatusCode::CREATED,
+        ForkedSandbox {
+            source_sandbox_id: id,
+            sandbox: full(&engine, &child.record()),
         },
     ))
 }

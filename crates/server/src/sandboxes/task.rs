@@ -16,6 +16,7 @@ mod perform;
 use std::sync::Arc;
 
 use outlive_core::{
+    id::SandboxId,
     sandbox::{Decision, Desired, Effect, Hold, Input, Refusal, ReleaseWhy, Then},
     time::Timestamp,
 };
@@ -32,6 +33,7 @@ use crate::{
     agents::{agent::Agent, tails::Tails},
     clock,
     limits::{DEADLINE_SLEEP_MAX, PUT_OFF_MAX, STORE_RETRY},
+    runtime::Progress,
     sessions::CallError,
     store::SandboxRecord,
 };
@@ -56,10 +58,20 @@ pub(super) enum Command {
     Hold(Box<Hold>, Reply),
     /// Do so no longer.
     DropHold(String, Reply),
+    /// Have the disk copied to another sandbox.
+    Copy(Box<CopyTo>, Reply),
     /// Another configuration.
     Configure(Box<ConfigChange>, Reply),
     /// Leave no trace.
     Delete(Reply),
+}
+
+/// Where the copy of a disk goes.
+#[derive(Debug)]
+pub(super) struct CopyTo {
+    pub(super) sandbox: SandboxId,
+    pub(super) slot: u16,
+    pub(super) progress: Progress,
 }
 
 /// Whether the sandbox goes on after a step.
@@ -150,6 +162,10 @@ impl Task {
             Command::Hold(hold, reply) => (Input::Hold(*hold), reply),
             Command::DropHold(id, reply) => (Input::DropHold(id), reply),
             Command::Delete(reply) => (Input::Delete, reply),
+            Command::Copy(to, reply) => {
+                let result = self.copy(&to).await;
+                return answer(reply, result);
+            }
             Command::Configure(change, reply) => {
                 let result = self.configure(*change).await;
                 return answer(reply, result);

@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use outlive_api::agent::{Outcome, Request};
 use outlive_core::{
-    sandbox::{Effect, Input},
+    sandbox::{Effect, Input, Observed},
     session::Session,
     time::Timestamp,
 };
 use tokio::time::timeout;
 
-use super::{super::store_failed, Task, seconds};
+use super::{super::store_failed, CopyTo, Task, seconds};
 use crate::{
     agents::{agent::Agent, keeper::Keeper, offline},
     limits::{
         AGENT_START_MAX, AGENT_WAIT_MAX, FREEZE_ANSWER_MAX, KEEPER_KILL_MAX, READ_ANSWER_MAX,
         RELEASE_MAX,
     },
-    runtime::Start,
+    runtime::{Disk, Start},
     sessions::CallError,
 };
 
@@ -170,6 +170,45 @@ impl Task {
         match timeout(FREEZE_ANSWER_MAX, agent.call(request)).await {
             Ok(answer) => done(answer),
             Err(_elapsed) => Err(unavailable(&"the supervisor does not answer")),
+        }
+    }
+
+    /// Copies the disk as it is at one instant: a workload that runs stands still meanwhile. Its
+    /// sandbox stays what it is, and a server that is killed here finds it frozen and thaws it.
+    pub(super) async fn copy(&mut self, to: &CopyTo) -> Result<(), CallError> {
+        let awake = match self.record.state.observed {
+            Observed::Running => self.agent.clone(),
+            Observed::Frozen | Observed::Released | Observed::Failed => None,
+            Observed::Deleting => return Err(CallError::NoSandbox),
+            Observed::Starting | Observed::Freezing | Observed::Thawing | Observed::Releasing => {
+                return Err(unavailable(
+                    &"the sandbox is not at rest; try again in a moment",
+                ));
+            }
+        };
+        if awake.is_some() {
+            self.stand_still().await?;
+        }
+        let source = Disk {
+            sandbox: &self.record.id,
+            slot: self.record.slot,
+        };
+        let target = Disk {
+            sandbox: &to.sandbox,
+            slot: to.slot,
+        };
+        let copied = self.shared.runtime.copy(source, target, &to.progress).await;
+        if awake.is_some() && self.ask_done(Request::Thaw).await.is_err() {
+            // It is looked at again, and thawed then.
+            self.tell(&Input::NotThawed).await;
+        }
+        match copied {
+            Ok(copied) => {
+                tracing::info!(sandbox = %self.record.id, to = %to.sandbox, ?copied, "a disk was copied");
+                to.progress.send_replace(copied);
+                Ok(())
+            }
+            Err(error) => Err(failed(&error)),
         }
     }
 
