@@ -22,7 +22,10 @@ def titles() -> list[tuple[int, list[str]]]:
 
 
 def _named(name: str, sandbox: str) -> list[int]:
-    return [pid for pid, arguments in titles() if arguments[:2] == [name, sandbox]]
+    # An attempt that is being started bears its supervisor's title until it becomes its program,
+    # but not the name that a supervisor gives itself.
+    return [pid for pid, arguments in titles()
+            if arguments[:2] == [name, sandbox] and status(pid, "Name") == name[:15]]
 
 
 def keepers(sandbox: str) -> list[int]:

@@ -168,6 +168,9 @@ impl Sandbox {
     }
 
     /// The supervisor's process id on the host.
+    ///
+    /// A process that it has cloned and that has not become its program yet bears its title, too,
+    /// and is the keeper's child once the supervisor was killed: the name of its thread tells.
     pub fn supervisor(&self) -> Option<u32> {
         let keeper = self.launched.keeper_pid;
         let children =
@@ -178,6 +181,8 @@ impl Sandbox {
             .find(|pid: &u32| {
                 std::fs::read(format!("/proc/{pid}/cmdline"))
                     .is_ok_and(|line| line.starts_with(b"outlive-supervisor\0"))
+                    && std::fs::read(format!("/proc/{pid}/comm"))
+                        .is_ok_and(|name| name == b"outlive-supervi\n")
             })
     }
 

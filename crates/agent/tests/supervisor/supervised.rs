@@ -317,6 +317,9 @@ impl Sandbox {
             children(self.keeper_pid()).into_iter().find(|pid| {
                 fs::read(format!("/proc/{pid}/cmdline"))
                     .is_ok_and(|line| line.starts_with(b"outlive-supervisor\0"))
+                    // An attempt that is being started bears its title, but not its name.
+                    && fs::read(format!("/proc/{pid}/comm"))
+                        .is_ok_and(|name| name == b"outlive-supervi\n")
             })
         })
     }
