@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from outlive_testing import processes
 from outlive_testing.api import Api, Failure, output
-from outlive_testing.server import Server, wait_until
+from outlive_testing.server import Server, binary, wait_until
 
 SECRET = "tr0ub4dor-and-3-staples"
 # One of its own: other tests run at the same time and put theirs into arguments.
@@ -122,3 +123,30 @@ def test_the_journal_is_out_of_the_workloads_reach(own, server):
     assert b"outlive-keeper" not in shown and b"outlive-supervisor" not in shown, shown
     assert own.id.encode() not in shown
     assert os.path.isdir(server.data)
+
+
+def test_the_agent_needs_no_library_of_the_machine():
+    """It becomes PID 1 of sandboxes whose image may have none (`cargo xtask agent`)."""
+    program = binary().with_name("outlive-agent").read_bytes()
+    assert program[:6] == b"\x7fELF\x02\x01"
+    (table,), (size, count) = struct.unpack_from("<Q", program, 32), struct.unpack_from("<HH", program, 54)
+    kinds = {struct.unpack_from("<I", program, table + size * index)[0] for index in range(count)}
+    interpreter = 3
+    assert interpreter not in kinds
+
+
+def test_a_sandboxes_agent_is_small():
+    """Keeper, supervisor and `sbx-init` of a sandbox that does nothing."""
+    with Server() as server:
+        sandbox = Api(server).sandbox()
+        (keeper,), (supervisor,) = processes.keepers(sandbox.id), processes.supervisors(sandbox.id)
+        inits = [pid for pid, arguments in processes.titles()
+                 if arguments[0] == "sbx-init" and processes.status(pid, "PPid") == str(keeper)]
+
+        def share(pid: int) -> int:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+        shares = {pid: share(pid) for pid in [keeper, supervisor, *inits]}
+        # A debug build is larger than what is shipped; the benchmark holds that to 5 MiB.
+        assert sum(shares.values()) < 10 * 1024, shares

@@ -5,12 +5,14 @@
 //! cargo xtask test --only lint     one stage
 //! cargo xtask test --long          the crash harness in its long form
 //! cargo xtask test --list          the stages, with what each one shows
+//! cargo xtask agent                the agent as it is shipped: static, with optimizations
 //! ```
 #![expect(
     clippy::print_stdout,
     reason = "a command line tool talks on its standard output"
 )]
 
+mod elf;
 mod run;
 mod stage;
 mod suites;
@@ -20,7 +22,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::stage::{Plan, Stage};
-use crate::suites::Length;
+use crate::suites::{Length, Profile};
 
 #[derive(Debug, Parser)]
 #[command(about = "Commands for those who work on outlive")]
@@ -31,6 +33,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Build the agent as it is shipped: static, with optimizations, in target/release.
+    Agent,
     /// Check everything: format, lints, documentation, and every test suite.
     Test {
         /// Run only this stage; may be given several times.
@@ -46,24 +50,33 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let Command::Test { only, list, long } = Arguments::parse().command;
-    if list {
-        for stage in Stage::ALL {
-            println!("{:<12} {}", stage.name(), stage.shows());
+    let done = match Arguments::parse().command {
+        Command::Agent => {
+            suites::static_agent(Profile::Release).map(|agent| println!("{}", agent.display()))
         }
-        return ExitCode::SUCCESS;
-    }
-    let stages = if only.is_empty() {
-        Stage::ALL.to_vec()
-    } else {
-        only
+        Command::Test { list: true, .. } => {
+            for stage in Stage::ALL {
+                println!("{:<12} {}", stage.name(), stage.shows());
+            }
+            Ok(())
+        }
+        Command::Test { only, long, .. } => test(only, long),
     };
-    let length = if long { Length::Long } else { Length::Short };
-    match (Plan { stages, length }).run() {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             println!("xtask: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn test(only: Vec<Stage>, long: bool) -> anyhow::Result<()> {
+    let stages = if only.is_empty() {
+        Stage::ALL.to_vec()
+    } else {
+        only
+    };
+    let length = if long { Length::Long } else { Length::Short };
+    Plan { stages, length }.run()
 }

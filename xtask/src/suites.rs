@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use crate::run::{Program, repository};
+use crate::{
+    elf::{self, Loading},
+    run::{Program, repository},
+};
 
 /// How much the crash harness does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,11 +32,51 @@ const DEBIAN_PACKAGES: [(&str, &str); 5] = [
     ("/usr/bin/jq", "jq"),
 ];
 
-/// Builds the binaries that all suites drive.
+/// Builds the binaries that all suites drive, the agent in the form in which it is shipped.
 pub(crate) fn build() -> Result<()> {
     Program::cargo()
         .args(["build", "--workspace", "--bins"])
-        .run()
+        .run()?;
+    static_agent(Profile::Debug).map(drop)
+}
+
+/// How something is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// For the suites.
+    Debug,
+    /// To be shipped.
+    Release,
+}
+
+/// Builds the agent without any library of the machine, in place of the one that `cargo build`
+/// makes; answers where it lies.
+///
+/// A flag of its own binary alone: for the whole workspace it would also reach build scripts and
+/// macros, which can't be static.
+pub(crate) fn static_agent(profile: Profile) -> Result<PathBuf> {
+    let (flag, folder): (&[&str], _) = match profile {
+        Profile::Debug => (&[], "debug"),
+        Profile::Release => (&["--release"], "release"),
+    };
+    Program::cargo()
+        .args([
+            "rustc",
+            "--package",
+            "outlive-agent",
+            "--bin",
+            "outlive-agent",
+        ])
+        .args(flag)
+        .args(["--", "-C", "target-feature=+crt-static"])
+        .run()?;
+    let agent = target().join(folder).join("outlive-agent");
+    let bytes = std::fs::read(&agent).with_context(|| agent.display().to_string())?;
+    match elf::loading(&bytes) {
+        Some(Loading::Static) => Ok(agent),
+        Some(Loading::By(loader)) => bail!("{} needs {loader}: it is not static", agent.display()),
+        None => bail!("{} is no 64-bit ELF executable", agent.display()),
+    }
 }
 
 /// The vendor's Python client through the whole dialect.
