@@ -12,6 +12,41 @@ use crate::{
     report::{Better, Row},
 };
 
+/// What a sandbox costs that has no session at all: keeper, supervisor and `sbx-init`.
+pub(crate) fn agent(bench: &Bench<'_>) -> Result<Vec<Row>> {
+    let host = bench.host()?;
+    let keeper = host.pid_of("outlive-keeper")?;
+    // Runtime `process` has no `sbx-init`, and no other child of a keeper has that name.
+    let kib = [keeper, host.pid_of("outlive-supervisor")?]
+        .into_iter()
+        .chain(child_of(keeper, "sbx-init")?)
+        .map(share)
+        .sum::<Result<f64>>()?;
+    Ok(vec![row(
+        "idle memory of a sandbox's agent".to_owned(),
+        kib / 1024.0,
+        "MiB",
+        5.0,
+    )])
+}
+
+fn child_of(parent: u32, title: &str) -> Result<Option<u32>> {
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else {
+            continue;
+        };
+        // A process that is gone meanwhile is none of ours.
+        let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let is_child = status.contains(&format!("\nPPid:\t{parent}\n"));
+        if is_child && line.split(|byte| *byte == 0).next() == Some(title.as_bytes()) {
+            return Ok(Some(pid));
+        }
+    }
+    Ok(None)
+}
+
 /// Memory a session, pipes and PTY, and CPU of many.
 pub(crate) fn idle(bench: &Bench<'_>) -> Result<Vec<Row>> {
     let count = 400 / bench.shrink;
@@ -71,15 +106,15 @@ fn cpu(host: &Host) -> Result<f64> {
 
 /// Proportional share of keeper, supervisor and server, KiB.
 fn memory(host: &Host) -> Result<f64> {
-    processes(host)?
-        .into_iter()
-        .map(|pid| {
-            let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix("Pss:"))
-                .context("no Pss")?;
-            Ok(line.trim().trim_end_matches(" kB").trim().parse::<f64>()?)
-        })
-        .sum()
+    processes(host)?.into_iter().map(share).sum()
+}
+
+/// A process's proportional share of memory, KiB.
+fn share(pid: u32) -> Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Pss:"))
+        .context("no Pss")?;
+    Ok(line.trim().trim_end_matches(" kB").trim().parse::<f64>()?)
 }

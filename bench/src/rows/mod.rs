@@ -56,6 +56,7 @@ pub(crate) const GROUPS: &[(&str, Measure)] = &[
     ("inputs", echo::many_inputs),
     ("append", append::frames),
     ("reopen", append::reopen),
+    ("agent", idle::agent),
     ("idle", idle::idle),
 ];
 
