@@ -3,7 +3,7 @@
 //! ```text
 //! cargo xtask test                 every stage, in order
 //! cargo xtask test --only lint     one stage
-//! cargo xtask test --long          the crash harness in its long form
+//! cargo xtask test --long          the random suites in their long form
 //! cargo xtask test --list          the stages, with what each one shows
 //! cargo xtask agent                the agent as it is shipped: static, with optimizations
 //! ```
@@ -43,7 +43,7 @@ enum Command {
         /// Print the stages and what each one shows, then stop.
         #[arg(long)]
         list: bool,
-        /// Run the crash harness in its long form (at least 500 kills a mode).
+        /// Run the random suites in their long form: at least 500 kills a mode, 200 sequences.
         #[arg(long)]
         long: bool,
     },

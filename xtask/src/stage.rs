@@ -20,6 +20,7 @@ pub(crate) enum Stage {
     Seed,
     Cases,
     Http,
+    Lifecycle,
     Crash,
 }
 
@@ -40,7 +41,7 @@ enum Place {
 }
 
 impl Stage {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Format,
         Self::Lint,
         Self::Doc,
@@ -52,6 +53,7 @@ impl Stage {
         Self::Seed,
         Self::Cases,
         Self::Http,
+        Self::Lifecycle,
         Self::Crash,
     ];
 
@@ -68,6 +70,7 @@ impl Stage {
             Self::Seed => "seed",
             Self::Cases => "cases",
             Self::Http => "http",
+            Self::Lifecycle => "lifecycle",
             Self::Crash => "crash",
         }
     }
@@ -85,6 +88,7 @@ impl Stage {
             Self::Seed => "the documentation's own snippets, with only URL and token changed",
             Self::Cases => "faults that users met elsewhere (docs/internals/cases.md)",
             Self::Http => "bad input at every endpoint, and schemathesis against openapi.yaml",
+            Self::Lifecycle => "sandboxes sleep, wake, fork and go, and leave nothing behind",
             Self::Crash => "nothing is lost while our own processes are killed with -9",
         }
     }
@@ -114,6 +118,7 @@ impl Stage {
             Self::Seed => suite(place, suites::seed),
             Self::Cases => suite(place, suites::cases),
             Self::Http => suite(place, suites::http),
+            Self::Lifecycle => suite(place, || suites::lifecycle(length)),
             Self::Crash => suite(place, || suites::crash(length)),
         }
     }

@@ -9,15 +9,17 @@ use crate::{
     run::{Program, repository},
 };
 
-/// How much the crash harness does.
+/// How much the random suites do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Length {
-    /// For every push: some kills in each mode.
+    /// For every push: some kills in each mode, some sequences.
     Short,
-    /// At least 500 kills in each mode.
+    /// At least 500 kills in each mode, 200 sequences.
     Long,
 }
 
+const SEQUENCES_SHORT: u32 = 6;
+const SEQUENCES_LONG: u32 = 200;
 const KILLS_SHORT: u32 = 25;
 const KILLS_LONG: u32 = 500;
 /// Case tests wait more than they work, so several run at once.
@@ -126,6 +128,15 @@ pub(crate) fn cases() -> Result<()> {
 /// What every endpoint says to nonsense, and schemathesis against `openapi.yaml`.
 pub(crate) fn http() -> Result<()> {
     pytest("http", &[])
+}
+
+/// Random lives of sandboxes.
+pub(crate) fn lifecycle(length: Length) -> Result<()> {
+    let sequences = match length {
+        Length::Short => SEQUENCES_SHORT,
+        Length::Long => SEQUENCES_LONG,
+    };
+    pytest("lifecycle", &["--sequences", &sequences.to_string(), "-s"])
 }
 
 /// The kill harness.

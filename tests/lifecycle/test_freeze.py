@@ -1,0 +1,104 @@
+"""Freezing under load, and what frozen time counts for."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from outlive_testing.api import Api, output, payload
+from outlive_testing.server import Server
+from test_sequences import bare
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
+from clients import Follower  # noqa: E402
+from lines import EXIT_CODE, Check, command  # noqa: E402
+
+FREEZES = 50
+RETENTION = {"max_bytes": 1 << 40}
+
+
+@pytest.fixture(scope="module")
+def api():
+    with Server() as server:
+        yield Api(server)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("io", ["pipes", "pty"])
+def test_a_flood_that_is_frozen_again_and_again_goes_on_to_the_byte(api, io):
+    sandbox = api.sandbox()
+    writer = sandbox.session(*command(0), pty=io == "pty", event_retention=RETENTION)
+    check = Check(b"\r\n" if io == "pty" else b"\n")
+    follower = Follower(writer, check.feed)
+    follower.start()
+    pid = writer.made["attempt"]["pid"]
+    for _ in range(FREEZES):
+        bare(api, "POST", f"/v1/sandbox/{sandbox.id}/suspend")
+        frozen = sandbox.sessions()
+        assert frozen[0]["phase"] == "paused"
+        # Nothing moves any more, and looking doesn't wake it.
+        assert sandbox.sessions() == frozen
+        latest = frozen[0]["cursor"]["latest"]
+        assert writer.page(after=latest)["events"] == []
+        assert sandbox.get()["status"] == "running"
+        bare(api, "POST", f"/v1/sandbox/{sandbox.id}/resume")
+    now = writer.get()
+    assert (now["attempt"]["number"], now["attempt"]["pid"]) == (1, pid)
+    writer.signal("USR1")
+    assert follower.finish(600)["exit_code"] == EXIT_CODE
+    check.finish()
+    sandbox.delete()
+
+
+def test_the_list_while_frozen_is_the_list_before(api):
+    sandbox = api.sandbox()
+    quiet = [sandbox.sh("echo there; exec sleep 1000", name=f"s{number}") for number in range(8)]
+    for session in quiet:
+        session.wait_output(b"there")
+    ended = sandbox.sh("exit 4")
+    ended.wait_exit()
+    before = sandbox.sessions()
+    bare(api, "POST", f"/v1/sandbox/{sandbox.id}/suspend")
+    after = sandbox.sessions()
+    for one, other in zip(before, after, strict=True):
+        for moved in ("phase", "cursor", "updated_at"):
+            one.pop(moved), other.pop(moved)
+    assert after == before
+    # A page of it never wakes it either.
+    assert output(quiet[0].events()) == b"there\n"
+    activity = bare(api, "GET", f"/v1/sandbox/{sandbox.id}/activity")
+    assert activity["state"] == "frozen"
+    sandbox.delete()
+
+
+def test_frozen_time_is_no_idle_time(api):
+    """`idle_timeout_seconds` of 1, frozen for 3 seconds: it counts on where it stood."""
+    sandbox = api.sandbox()
+    session = sandbox.sh("echo there; exec sleep 1000",
+                         lifecycle={"idle_timeout_seconds": 1})
+    session.wait_output(b"there")
+    bare(api, "POST", f"/v1/sandbox/{sandbox.id}/suspend")
+    time.sleep(3)
+    assert session.get()["phase"] == "paused"
+    bare(api, "POST", f"/v1/sandbox/{sandbox.id}/resume")
+    assert session.get()["phase"] == "running"
+    assert session.wait_exit(30)["reason"] == "session_expired"
+    sandbox.delete()
+
+
+def test_a_thaw_of_a_hundred_processes_lets_all_of_them_go_on(api):
+    sandbox = api.sandbox()
+    sessions = [sandbox.session("/bin/cat") for _ in range(100)]
+    bare(api, "POST", f"/v1/sandbox/{sandbox.id}/suspend")
+    assert {one["phase"] for one in sandbox.sessions()} == {"paused"}
+    for number, session in enumerate(sessions):
+        session.input(b"line %d\n" % number)
+    for number, session in enumerate(sessions):
+        session.wait_output(b"line %d" % number)
+    digests = {hashlib.sha256(payload(event)).hexdigest() for session in sessions
+               for event in session.events() if event["type"] == "output"}
+    assert len(digests) == 100
+    sandbox.delete()
