@@ -12,7 +12,7 @@ pub fn main(supervisor: Face) -> ExitCode {
     if let Some((title, face)) = find(supervisor) {
         finish(&title, face())
     } else {
-        complain("usage: outlive-agent launch|sweep|copy|probe|version\n");
+        complain("usage: outlive-agent launch|sweep|egress|copy|probe|version\n");
         ExitCode::from(2)
     }
 }
@@ -31,6 +31,7 @@ pub fn find(supervisor: Face) -> Option<(String, Face)> {
                 "launch" => launch::main,
                 "sweep" => launch::sweep,
                 "copy" => copy::main,
+                "egress" => launch::egress,
                 "probe" => probe::main,
                 "version" => version,
                 _ => return None,

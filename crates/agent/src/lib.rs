@@ -9,6 +9,7 @@
 //!   sbx-init                  PID 1 of the workload, reaps
 //!   outlive-agent sweep       removes what a dead sandbox left in the kernel
 //!   outlive-agent copy        copies the disk of one sandbox to another
+//!   outlive-agent egress      changes what a running sandbox reaches
 //!   outlive-agent probe       says what this machine can do
 //! ```
 //!

@@ -11,6 +11,7 @@
 //!   splice_pty     ok | reason
 //!   pidfd_exit     ok | reason                 the kernel knows exits that others reaped
 //!   idmap_usr      ok | reason                 /usr can be shown through other ids
+//!   bridge         ok | reason                 sandboxes can have a network of their own
 //!   off            one sentence; repeated
 //! ```
 
@@ -24,7 +25,7 @@ use rustix::{
 };
 
 use crate::{
-    launch::{Hierarchy, discover, user_namespace},
+    launch::{Hierarchy, discover, probe_bridge, user_namespace},
     process::pty,
     sys::{self, Forked},
 };
@@ -81,6 +82,11 @@ fn report() -> String {
         off.push("idmapped mounts: files of /usr belong to nobody inside".to_owned());
     }
     lines.push(line("idmap_usr", idmap.map(|()| "ok".to_owned())));
+    let bridge = probe_bridge();
+    if bridge.is_err() {
+        off.push("network `bridge`: sandboxes reach nothing, or the host's network".to_owned());
+    }
+    lines.push(line("bridge", bridge.map(|()| "ok".to_owned())));
     lines.extend(off.into_iter().map(|sentence| format!("off={sentence}")));
     lines.push(String::new());
     lines.join("\n")

@@ -2,6 +2,10 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "test")]
 
 mod common;
+#[path = "nested/host.rs"]
+mod host;
+#[path = "nested/networks.rs"]
+mod networks;
 
 use std::process::ExitCode;
 
@@ -60,6 +64,22 @@ fn main() -> ExitCode {
         ),
         ("a_sandbox_fits_inside", a_sandbox_fits_inside),
         ("a_terminal_has_a_name_inside", a_terminal_has_a_name_inside),
+        (
+            "a_bridge_leads_out_under_the_hosts_address",
+            networks::a_bridge_leads_out_under_the_hosts_address,
+        ),
+        (
+            "egress_rules_hold_and_change_under_way",
+            networks::egress_rules_hold_and_change_under_way,
+        ),
+        (
+            "a_bridge_reaches_neither_the_host_nor_a_neighbour",
+            networks::a_bridge_reaches_neither_the_host_nor_a_neighbour,
+        ),
+        (
+            "addresses_are_taken_once_and_given_back",
+            networks::addresses_are_taken_once_and_given_back,
+        ),
         ("a_workload_is_limited", a_workload_is_limited),
         ("a_launch_is_quick_and_small", a_launch_is_quick_and_small),
     ])
@@ -130,7 +150,7 @@ fn root_inside_has_no_power_over_the_agent() {
 fn every_way_out_is_refused_to_root_inside() {
     let other = sandbox();
     let sandbox = Sandbox::launch_with(RuntimeKind::Namespace, |config| {
-        bring_program(&config.directory);
+        host::bring(&config.directory);
     });
     let service = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut arguments = vec!["/escape".to_owned(), common::escape::WORD.to_owned()];
@@ -148,17 +168,6 @@ fn every_way_out_is_refused_to_root_inside() {
     assert_eq!(status, ExitStatus::Code(0), "{output}\n{errors}");
     assert!(output.contains(" 0 got through"), "{output}");
     assert!(sandbox.keeper_lives() && other.keeper_lives());
-}
-
-/// Lays this program into the sandbox's disk.
-fn bring_program(directory: &str) {
-    use std::os::unix::fs::PermissionsExt;
-
-    let disk = std::path::Path::new(directory).join("upper/root");
-    std::fs::create_dir_all(&disk).unwrap();
-    let program = disk.join("escape");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// The covers over `/proc` don't keep a sandbox of the user's own from having one.

@@ -118,6 +118,8 @@ codes! {
     ProcessFinished = "process_finished", 410;
     /// Events after this cursor are no longer kept.
     EventCursorExpired = "event_cursor_expired", 410;
+    /// This host can't give what was asked for.
+    Unsupported = "unsupported", 422;
     /// The tenant has as much as it may have.
     QuotaExceeded = "quota_exceeded", 429;
     /// Too many sandboxes start at once.

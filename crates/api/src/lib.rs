@@ -13,6 +13,7 @@ pub mod keys;
 pub mod launch;
 pub mod limits;
 pub mod named;
+pub mod network;
 pub mod record;
 pub mod sandbox;
 pub mod session;

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::network::Network;
+
 /// State of a sandbox as the supervised dialect shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -69,10 +71,9 @@ pub struct SandboxConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = Int32, minimum = 0)]
     pub hard_ttl: Option<i64>,
-    /// Network rules.
+    /// How it is connected, and what it reaches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
-    pub network: Option<Value>,
+    pub network: Option<Network>,
     /// Where to report events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -195,6 +196,9 @@ pub struct Sandbox {
     /// Limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
+    /// How it is connected, and what it reaches; `mode` is the one that holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
     /// The kind of runtime and how well it isolates. Not in the vendor's API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<RuntimeInfo>,

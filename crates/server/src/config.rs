@@ -6,12 +6,17 @@ use std::{
     path::PathBuf,
 };
 
+pub use outlive_api::launch::Cidr;
+
 use crate::limits::{REQUESTS_PER_SECOND_DEFAULT, SANDBOXES_OWNED_MAX_DEFAULT};
 pub use crate::runtime::RuntimeChoice;
 
 /// The address a server listens on unless it is told another.
 pub const LISTEN_DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7070);
+
+/// The addresses of sandboxes unless the server is told others: `10.201.0.0/16`.
+pub const POOL_DEFAULT: Cidr = Cidr::of_16([10, 201]);
 
 /// The configuration of a server.
 #[derive(Debug, Clone)]
@@ -26,6 +31,8 @@ pub struct Config {
     pub runtime: RuntimeChoice,
     /// Bounds of every tenant.
     pub tenant: TenantLimits,
+    /// The addresses of sandboxes with a network of their own.
+    pub pool: Cidr,
 }
 
 /// Bounds of every tenant.
@@ -55,6 +62,7 @@ impl Config {
             agent: None,
             runtime: RuntimeChoice::Auto,
             tenant: TenantLimits::default(),
+            pool: POOL_DEFAULT,
         }
     }
 

@@ -34,6 +34,6 @@ mod store;
 mod upgrade;
 
 pub use self::{
-    config::{Config, RuntimeChoice, TenantLimits},
+    config::{Cidr, Config, POOL_DEFAULT, RuntimeChoice, TenantLimits},
     serve::{ServeError, serve},
 };

@@ -107,6 +107,18 @@ pub(crate) const LAUNCH_LOG_BYTES_SHOWN: u64 = 2048;
 /// Processes and threads of a sandbox that asks for no limit.
 pub(crate) const PIDS_DEFAULT: u32 = 1024;
 
+/// Rules about what one sandbox reaches.
+pub(crate) const EGRESS_RULES_MAX: usize = 128;
+
+/// Ports and ranges of ports in one of those rules.
+pub(crate) const EGRESS_PORTS_MAX: usize = 64;
+
+/// How long it may take to change what a sandbox reaches.
+pub(crate) const EGRESS_MAX: Duration = Duration::from_secs(15);
+
+/// How long it may take to look at what the host can do.
+pub(crate) const PROBE_MAX: Duration = Duration::from_secs(15);
+
 /// Random ids that are tried before a creation gives up.
 pub(crate) const IDS_TRIED_MAX: u32 = 64;
 

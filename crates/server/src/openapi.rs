@@ -43,6 +43,7 @@ use crate::dialect::{named, supervised};
     paths(
         described::create_sandbox, described::list_sandboxes, described::get_sandbox, described::update_sandbox, described::delete_sandbox,
         described::sandbox_status, described::pause_sandbox, described::resume_sandbox, described::refresh_sandbox, described::fork_sandbox,
+        described::get_network, described::update_network,
         described::create_key, described::list_keys, described::revoke_key,
         described::upgrade_sandboxes,
         described::metadata, described::healthz, described::readyz, described::metrics,

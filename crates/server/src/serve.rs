@@ -101,12 +101,14 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     let images =
         ImagesDir::open(data.path()).map_err(|error| ServeError::Images(error.to_string()))?;
     let host = Arc::new(HostLayers::new(Arc::new(images), PathBuf::from("/")));
-    let runtime: Arc<dyn Runtime> = Arc::new(LauncherRuntime::new(
+    let runtime = LauncherRuntime::new(
         agent.clone(),
         places.clone(),
         host,
         config.runtime,
-    ));
+        config.pool,
+    );
+    let runtime: Arc<dyn Runtime> = Arc::new(runtime.await);
     let auth = Arc::new(Auth::new(
         Arc::clone(&store),
         Rates::new(config.tenant.requests_per_second_max),

@@ -194,6 +194,12 @@ pub enum CallError {
         /// Of what.
         message: String,
     },
+    /// This host can't give what was asked for: nothing happened.
+    #[error("{message}")]
+    Unsupported {
+        /// What, and what to do.
+        message: String,
+    },
     /// Our own fault or the machine's.
     #[error("{message}")]
     Failed {

@@ -190,22 +190,45 @@ impl Cgroups {
         places: &mut String,
     ) -> Step<()> {
         for limit in wanted(config.limits) {
-            let v1 = hierarchies
-                .iter()
-                .find(|h| h.controller == limit.controller);
-            let step = format!("limiting {}", limit.controller);
-            match v1 {
-                Some(hierarchy) => {
-                    let folder = make_folder(hierarchy, config).step(&step)?;
-                    for (file, value) in &limit.v1 {
-                        write_file(folder.as_fd(), file, value.as_bytes()).step(&step)?;
-                    }
-                    own(folder.as_fd(), owner, &["tasks", "cgroup.procs"]).step(&step)?;
-                    places.extend([hierarchy.base.as_str(), "\n"]);
-                    self.folders.push((limit.name, folder));
+            match self.limit_by(&limit, hierarchies, config, owner, places) {
+                Ok(()) => {}
+                Err(e) if limit.wished => self.off.push(format!(
+                    "limit of {}: {}; nobody asked for one",
+                    limit.controller, e.message
+                )),
+                Err(mut e) => {
+                    // Not the tier is missing: the sandbox is refused, not run with less around it.
+                    e.unsupported = false;
+                    return Err(e);
                 }
-                None => self.limit_unified(&limit).step(&step)?,
             }
+        }
+        Ok(())
+    }
+
+    fn limit_by(
+        &mut self,
+        limit: &Limit,
+        hierarchies: &[Hierarchy],
+        config: &LaunchConfig,
+        owner: Option<u32>,
+        places: &mut String,
+    ) -> Step<()> {
+        let v1 = hierarchies
+            .iter()
+            .find(|h| h.controller == limit.controller);
+        let step = format!("limiting {}", limit.controller);
+        match v1 {
+            Some(hierarchy) => {
+                let folder = make_folder(hierarchy, config).step(&step)?;
+                for (file, value) in &limit.v1 {
+                    write_file(folder.as_fd(), file, value.as_bytes()).step(&step)?;
+                }
+                own(folder.as_fd(), owner, &["tasks", "cgroup.procs"]).step(&step)?;
+                places.extend([hierarchy.base.as_str(), "\n"]);
+                self.folders.push((limit.name, folder));
+            }
+            None => self.limit_unified(limit).step(&step)?,
         }
         Ok(())
     }
@@ -254,6 +277,8 @@ impl Cgroups {
 
 /// One limit, as each version writes it.
 struct Limit {
+    /// Ours, not the caller's.
+    wished: bool,
     controller: &'static str,
     name: &'static str,
     v1: Vec<(&'static str, String)>,
@@ -264,14 +289,16 @@ fn wanted(limits: Limits) -> Vec<Limit> {
     let mut wanted = Vec::new();
     if let Some(bytes) = limits.memory_bytes_max {
         wanted.push(Limit {
+            wished: false,
             controller: "memory",
             name: WORKLOAD_MEMORY,
             v1: vec![("memory.limit_in_bytes", bytes.to_string())],
             v2: ("memory.max", bytes.to_string()),
         });
     }
-    if let Some(count) = limits.pids_max {
+    if let Some(count) = limits.pids_max.or(limits.pids_wished) {
         wanted.push(Limit {
+            wished: limits.pids_max.is_none(),
             controller: "pids",
             name: WORKLOAD_PIDS,
             v1: vec![("pids.max", count.to_string())],
@@ -281,6 +308,7 @@ fn wanted(limits: Limits) -> Vec<Limit> {
     if let Some(millis) = limits.cpu_millis_max {
         let quota = u64::from(millis) * 100;
         wanted.push(Limit {
+            wished: false,
             controller: "cpu",
             name: WORKLOAD_CPU,
             v1: vec![

@@ -6,16 +6,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use outlive_api::launch::{LaunchConfig, NetworkMode};
+use outlive_api::launch::LaunchConfig;
 use rustix::fs::{AtFlags, Mode, OFlags, fchmod, openat, unlinkat};
 
 use super::{
-    disk,
+    disk, names,
     step::{Fail, Step},
 };
-
-/// Largest `resolv.conf` of the host that is taken over.
-const RESOLV_BYTES_MAX: u64 = 64 << 10;
 
 /// Writes `own/` below the sandbox's directory. No runtime of this sandbox lives, so nobody looks
 /// at it; a launch that is killed here leaves what the next one writes anew.
@@ -29,22 +26,10 @@ pub(super) fn write_own(sandbox: BorrowedFd<'_>, config: &LaunchConfig) -> Step<
     write(etc.as_fd(), "hostname", format!("{name}\n").as_bytes())?;
     let hosts = format!("127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.1.1 {name}\n");
     write(etc.as_fd(), "hosts", hosts.as_bytes())?;
-    match config.network {
-        NetworkMode::Host => copy_resolv(etc.as_fd()),
-        NetworkMode::None => remove(etc.as_fd(), "resolv.conf"),
+    match names::of_host(config.network) {
+        Some(text) => write(etc.as_fd(), "resolv.conf", text.as_bytes()),
+        None => remove(etc.as_fd(), "resolv.conf"),
     }
-}
-
-/// The host's resolvers as they are now.
-fn copy_resolv(etc: BorrowedFd<'_>) -> Step<()> {
-    let path = "/etc/resolv.conf";
-    match std::fs::metadata(path) {
-        Ok(meta) if meta.is_file() && meta.len() <= RESOLV_BYTES_MAX => {}
-        // Not on this host, or nothing we want.
-        Ok(_) | Err(_) => return remove(etc, "resolv.conf"),
-    }
-    let bytes = std::fs::read(path).step("reading /etc/resolv.conf")?;
-    write(etc, "resolv.conf", &bytes)
 }
 
 fn remove(dir: BorrowedFd<'_>, name: &str) -> Step<()> {

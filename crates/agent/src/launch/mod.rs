@@ -20,13 +20,16 @@ mod cgroups;
 mod disk;
 mod image;
 mod kernel;
+mod names;
 mod nested;
+mod network;
 mod plain;
 mod root;
 pub(crate) mod step;
 
 pub(crate) use cgroups::{Hierarchy, discover};
 pub(crate) use nested::user_namespace;
+pub(crate) use network::probe as probe_bridge;
 
 use std::{
     ffi::CString,
@@ -63,12 +66,25 @@ pub fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads a [`LaunchConfig`] and removes what is left of that sandbox in the kernel: processes
-/// and control groups. Its files stay.
+/// Reads a [`LaunchConfig`] and removes what is left of that sandbox in the kernel: processes,
+/// control groups and its network. Its files stay.
 pub fn sweep() -> anyhow::Result<()> {
     let config = read_config()?;
-    cgroups::sweep(&config)?;
+    sweep_all(&config)?;
     Ok(())
+}
+
+/// Reads a [`LaunchConfig`] and has the running sandbox reach what it says.
+pub fn egress() -> anyhow::Result<()> {
+    let config = read_config()?;
+    network::change(&config)?;
+    Ok(())
+}
+
+/// Processes first: what they hold can't go before them.
+fn sweep_all(config: &LaunchConfig) -> Step<()> {
+    cgroups::sweep(config)?;
+    network::sweep(config)
 }
 
 fn read_config() -> anyhow::Result<LaunchConfig> {
@@ -96,7 +112,7 @@ struct Ground<'c> {
 }
 
 fn launch(config: &LaunchConfig) -> Step<Launched> {
-    cgroups::sweep(config)?;
+    sweep_all(config)?;
     let dirs = disk::prepare(config)?;
     let (reports, report) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
     let ground = Ground {
@@ -111,8 +127,15 @@ fn launch(config: &LaunchConfig) -> Step<Launched> {
         report,
     };
     let started = match config.runtime {
-        RuntimeKind::Namespace => nested::start(&ground, &dirs.sandbox)?,
-        RuntimeKind::Process => plain::start(&ground)?,
+        RuntimeKind::Namespace => nested::start(&ground, &dirs.sandbox),
+        RuntimeKind::Process => plain::start(&ground),
+    };
+    let started = match started {
+        Ok(started) => started,
+        Err(failure) => {
+            sweep_all(config)?;
+            return Err(failure);
+        }
     };
     let state = ground
         .state
@@ -126,7 +149,7 @@ fn launch(config: &LaunchConfig) -> Step<Launched> {
             match sys::pidfd_signal(started.pidfd.as_fd(), 9) {
                 Ok(()) | Err(_) => {} // It is gone already, which is what we want.
             }
-            cgroups::sweep(config)?;
+            sweep_all(config)?;
             return Err(failure);
         }
     }

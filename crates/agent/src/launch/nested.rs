@@ -14,7 +14,9 @@ use rustix::{
 };
 
 use super::{
-    Ground, StartedKeeper, image, report_failure,
+    Ground, StartedKeeper, image, names,
+    network::{self, Inside},
+    report_failure,
     root::{self, RootPlan},
     step::{Fail, Step, failure},
 };
@@ -27,6 +29,9 @@ use crate::{
     sys::{self, Forked},
 };
 
+/// What is off where no name server is in reach.
+const NO_NAMES: &str = "names: this host's name server listens on loopback only; \
+                        a sandbox needs another one in its /etc/resolv.conf";
 /// How many ids the workload has.
 const WORKLOAD_IDS: u32 = 65_536;
 
@@ -47,6 +52,9 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeepe
         .ok_or_else(|| failure("starting the agent", "no range of ids was given"))?;
     let mut off = ground.cgroups.off().to_vec();
     let layers = layers(ground, sandbox, ids, &mut off)?;
+    if config.network == NetworkMode::Bridge && names::of_host(config.network).is_none() {
+        off.push(NO_NAMES.to_owned());
+    }
     let isolation = Isolation {
         tier: IsolationTier::Nested,
         journal_protected: true,
@@ -57,7 +65,7 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeepe
         | libc::CLONE_NEWNS
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUTS;
-    if config.network == NetworkMode::None {
+    if config.network != NetworkMode::Host {
         kinds |= libc::CLONE_NEWNET;
     }
     let (go_read, go) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
@@ -72,7 +80,12 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeepe
         }
         Forked::Parent { pid, pidfd } => {
             map_ids(pid, ids.first, IdRange::COUNT)?;
-            rustix::io::write(&go, b"g").step("letting the agent go on")?;
+            let mut word = vec![b'g'];
+            if config.network == NetworkMode::Bridge {
+                word.extend(network::connect(config, pid)?.to_bytes());
+            }
+            // So few bytes go into the pipe as one.
+            rustix::io::write(&go, &word).step("letting the agent go on")?;
             Ok(StartedKeeper {
                 pid,
                 pidfd,
@@ -182,12 +195,7 @@ fn outer(
     go: &OwnedFd,
     isolation: &Isolation,
 ) -> Step<std::convert::Infallible> {
-    let mut byte = [0; 1];
-    match rustix::io::read(go, &mut byte) {
-        Ok(1) => {}
-        Ok(_) => return Err(failure("starting the agent", "the launcher is gone")),
-        Err(e) => return Err(e).step("waiting for the launcher"),
-    }
+    let inside = wait_for_launcher(go)?;
     approach_state(ground)?;
     become_root()?;
     enter_state(ground)?;
@@ -199,8 +207,11 @@ fn outer(
     .step("leaving the host's mounts")?;
     root::mount_proc("/proc")?;
     rustix::system::sethostname(ground.config.hostname.as_bytes()).step("naming the host")?;
-    if ground.config.network == NetworkMode::None {
+    if ground.config.network != NetworkMode::Host {
         prepare_network()?;
+    }
+    if let Some(inside) = inside {
+        network::settle(inside)?;
     }
     ground.settle()?;
     let user = user_namespace(1)?;
@@ -223,6 +234,18 @@ fn outer(
             (INNER_ROOT, root.as_fd()),
         ],
     ))
+}
+
+/// Waits for the launcher's word, and what it says about the network.
+fn wait_for_launcher(go: &OwnedFd) -> Step<Option<Inside>> {
+    let mut word = [0; 1 + Inside::BYTES];
+    let length = rustix::io::read(go, &mut word).step("waiting for the launcher")?;
+    let [_, inside @ ..] = word;
+    match length {
+        0 => Err(failure("starting the agent", "the launcher is gone")),
+        1 => Ok(None),
+        _ => Ok(Some(Inside::from_bytes(inside))),
+    }
 }
 
 /// Enters the directory above the sandbox's, which may be closed to the agent, while we still

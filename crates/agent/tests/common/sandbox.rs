@@ -50,6 +50,7 @@ pub fn config(kind: RuntimeKind, directory: &Path) -> LaunchConfig {
         user: User::ROOT,
         cwd: String::new(),
         limits: Limits::default(),
+        way_out: None,
     }
 }
 
@@ -59,7 +60,7 @@ pub fn launch(config: &LaunchConfig) -> LaunchOutcome {
 }
 
 #[expect(clippy::disallowed_methods, reason = "test")]
-fn call(face: &str, config: &LaunchConfig) -> Vec<u8> {
+pub fn call(face: &str, config: &LaunchConfig) -> Vec<u8> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .arg(face)
         .stdin(Stdio::piped())

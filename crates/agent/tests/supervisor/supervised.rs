@@ -166,6 +166,7 @@ impl Sandbox {
             user: User::ROOT,
             cwd: "/".to_owned(),
             limits: Limits::default(),
+            way_out: None,
         };
         change(&mut config);
         let launched = start(wrapper, &config);

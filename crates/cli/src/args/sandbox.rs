@@ -32,6 +32,47 @@ impl Status {
     }
 }
 
+/// How a sandbox is connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Network {
+    /// It reaches itself.
+    None,
+    /// It has the host's network.
+    Host,
+    /// It has an address of its own, and rules.
+    Bridge,
+}
+
+impl Network {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Host => "host",
+            Self::Bridge => "bridge",
+        }
+    }
+}
+
+/// What a bridge does with what no rule names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Egress {
+    /// Let it out.
+    Allow,
+    /// Refuse it.
+    Deny,
+}
+
+impl Egress {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
 /// What `create` and `update` can set.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
 pub struct SandboxConfig {
@@ -53,12 +94,26 @@ pub struct SandboxConfig {
     /// Most processes.
     #[arg(long, value_name = "COUNT")]
     pub pids: Option<u32>,
+    /// How it is connected [default: bridge where the host can, else none].
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub network: Option<Network>,
+    /// What a bridge does with what no `--allow` names [default: allow].
+    #[arg(long, value_enum, value_name = "VERDICT")]
+    pub egress: Option<Egress>,
+    /// Addresses that a bridge reaches, with ports or without: 192.0.2.0/24:443,8000-8999. May be
+    /// repeated.
+    #[arg(long, value_name = "CIDR[:PORTS]")]
+    pub allow: Vec<String>,
+    /// Whom sessions run as: uid, uid:gid, or names that the sandbox knows.
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
     /// Variable for every session; `KEY` alone takes the value from here. May be repeated.
     #[arg(short, long = "env", value_name = "KEY[=VALUE]")]
     pub env: Vec<String>,
     /// The whole `config` object from a YAML or JSON file, `-` for standard input.
     #[arg(short = 'f', long = "config-file", value_name = "FILE", conflicts_with_all = [
-        "ttl", "hard_ttl", "auto_resume", "memory", "cpu", "pids", "env"
+        "ttl", "hard_ttl", "auto_resume", "memory", "cpu", "pids", "env", "network", "egress",
+        "allow", "user"
     ])]
     pub file: Option<PathBuf>,
 }

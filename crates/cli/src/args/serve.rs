@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
+use outlive_server::{Cidr, TenantLimits};
 
 /// What runs a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -42,6 +43,24 @@ pub struct Serve {
     /// The `outlive-agent` program [default: beside this program].
     #[arg(long, env = "OUTLIVE_AGENT", value_name = "FILE")]
     pub agent: Option<PathBuf>,
+
+    /// Addresses for sandboxes with a network of their own: an IPv4 network that nothing else of
+    /// this host's neighbourhood has.
+    #[arg(long, default_value_t = outlive_server::POOL_DEFAULT, value_name = "CIDR")]
+    pub sandbox_addresses: Cidr,
+
+    /// Most sandboxes of one owner.
+    #[arg(long, default_value_t = TenantLimits::default().sandboxes_max, value_name = "COUNT")]
+    pub sandboxes_per_owner_max: u32,
+
+    /// Most requests of one owner in a second, over two seconds.
+    #[arg(
+        long,
+        default_value_t = TenantLimits::default().requests_per_second_max,
+        value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub requests_per_owner_second_max: u32,
 
     /// What to log, to standard error: a level, or filters as in `info,outlive_server=debug`.
     #[arg(

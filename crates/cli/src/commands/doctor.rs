@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// What is looked at, in the order of the report: key, and what it is for.
-const LOOKED_AT: [(&str, &str); 8] = [
+const LOOKED_AT: [(&str, &str); 9] = [
     ("userns", "user namespaces"),
     ("cgroup2", "freeze and kill as a whole"),
     ("cgroup.memory", "memory limits"),
@@ -26,6 +26,7 @@ const LOOKED_AT: [(&str, &str); 8] = [
     ("splice_pty", "terminals: output moved in the kernel"),
     ("pidfd_exit", "exit codes after somebody else reaped"),
     ("idmap_usr", "idmapped mounts"),
+    ("bridge", "networks of their own for sandboxes"),
 ];
 
 /// Prints the report.

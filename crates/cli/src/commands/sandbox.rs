@@ -6,7 +6,7 @@ use super::Context;
 use crate::{
     args::{
         Format,
-        sandbox::{OneSandbox, Sandbox, SandboxConfig, Status},
+        sandbox::{Egress, OneSandbox, Sandbox, SandboxConfig, Status},
         spec::variables,
     },
     client::Call,
@@ -83,6 +83,32 @@ pub async fn create(context: &Context, template: &str, config: &SandboxConfig) -
         .await
 }
 
+/// The `network` object of the flags; the server checks what they say.
+fn network_json(config: &SandboxConfig) -> Option<Value> {
+    let mut network = Map::new();
+    if let Some(mode) = config.network {
+        network.insert("mode".to_owned(), mode.as_str().into());
+    }
+    if config.egress.is_some() || !config.allow.is_empty() {
+        let verdict = config.egress.map_or("allow", Egress::as_str);
+        let rules: Vec<Value> = config.allow.iter().map(|rule| rule_json(rule)).collect();
+        let egress = json!({"default": verdict, "allow": rules});
+        network.insert("egress".to_owned(), egress);
+    }
+    (!network.is_empty()).then_some(Value::Object(network))
+}
+
+/// One `CIDR[:PORTS]`.
+fn rule_json(rule: &str) -> Value {
+    match rule.split_once(':') {
+        Some((cidr, ports)) => {
+            let ports: Vec<&str> = ports.split(',').collect();
+            json!({"cidr": cidr, "ports": ports})
+        }
+        None => json!({"cidr": rule}),
+    }
+}
+
 /// The `config` object of the flags.
 fn config_json(config: &SandboxConfig) -> Result<Value> {
     if let Some(path) = &config.file {
@@ -101,6 +127,8 @@ fn config_json(config: &SandboxConfig) -> Result<Value> {
     put("auto_resume", config.auto_resume.map(Value::from));
     let env = variables(&config.env)?;
     put("env_vars", (!env.is_empty()).then_some(Value::Object(env)));
+    put("user", config.user.clone().map(Value::from));
+    put("network", network_json(config));
     let limits = [
         ("memory", config.memory.clone().map(Value::from)),
         ("cpu", config.cpu.clone().map(Value::from)),

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use outlive_server::{Config, RuntimeChoice, ServeError};
+use outlive_server::{Config, RuntimeChoice, ServeError, TenantLimits};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
@@ -26,6 +26,11 @@ pub async fn serve(args: Serve) -> Result<()> {
     let mut config = Config::new(data);
     config.listen = args.listen;
     config.agent = args.agent;
+    config.pool = args.sandbox_addresses;
+    config.tenant = TenantLimits {
+        sandboxes_max: args.sandboxes_per_owner_max,
+        requests_per_second_max: args.requests_per_owner_second_max,
+    };
     config.runtime = match args.runtime {
         None => RuntimeChoice::Auto,
         Some(RuntimeKind::Namespace) => RuntimeChoice::Namespace,

@@ -110,6 +110,7 @@ pub fn session_error(action: Action, error: CallError) -> ApiError {
         CallError::ResumeFailed { .. } => ApiError::new(ErrorCode::SandboxResumeFailed, message),
         CallError::Reserved { holder } => ApiError::new(ErrorCode::Conflict, message)
             .with_details(serde_json::json!({ "holder": holder })),
+        CallError::Unsupported { .. } => ApiError::new(ErrorCode::Unsupported, message),
         CallError::QuotaExceeded { .. } => ApiError::new(ErrorCode::QuotaExceeded, message),
         CallError::Failed { .. } => ApiError::new(action.failed(), message),
     }

@@ -5,6 +5,7 @@
 use outlive_api::{
     error::{ErrorEnvelope, Success},
     keys::{CreateKey, CreatedKey, KeyList},
+    network::{Network, SandboxNetwork},
     sandbox::{
         CreateSandbox, CreatedSandbox, ForkSandbox, ForkedSandbox, Health, Message, Metadata,
         PausedSandbox, RefreshSandbox, RefreshedSandbox, ResumedSandbox, Sandbox, SandboxList,
@@ -75,6 +76,36 @@ pub(super) fn get_sandbox() {}
     ),
 )]
 pub(super) fn update_sandbox() {}
+
+/// What the sandbox reaches. Never wakes it.
+#[utoipa::path(
+    get,
+    path = "/api/v1/sandboxes/{id}/network",
+    operation_id = "getSandboxNetwork",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    responses(
+        (status = 200, body = Success<SandboxNetwork>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn get_network() {}
+
+/// Changes what the sandbox reaches. Rules hold at once, for open connections too; another mode
+/// holds from the next start on.
+#[utoipa::path(
+    put,
+    path = "/api/v1/sandboxes/{id}/network",
+    operation_id = "updateSandboxNetwork",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = Network,
+    responses(
+        (status = 200, body = Success<SandboxNetwork>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn update_network() {}
 
 /// Ends everything in the sandbox and removes it.
 #[utoipa::path(

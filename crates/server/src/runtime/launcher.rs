@@ -19,9 +19,12 @@ use std::{
     time::Duration,
 };
 
-use outlive_api::launch::{
-    Copied, CopyConfig, CopyNews, IdRange, Image, Isolation, LaunchConfig, LaunchFailure,
-    LaunchOutcome, Limits, NetworkMode, RuntimeKind, User,
+use outlive_api::{
+    launch::{
+        Cidr, Copied, CopyConfig, CopyNews, IdRange, Image, Isolation, LaunchConfig, LaunchFailure,
+        LaunchOutcome, Limits, NetworkMode as LaunchNetwork, RuntimeKind, User, WayOut,
+    },
+    network::NetworkMode,
 };
 use outlive_core::id::SandboxId;
 use outlive_journal::replace_path;
@@ -34,15 +37,24 @@ use tokio::{
 
 use super::{
     Capabilities, Disk, Place, Places, Progress, Runtime, RuntimeError, RuntimeFuture, Start,
+    host::{Host, admit_process},
 };
 use crate::{
     agents::keeper::Keeper,
     images::{HostLayer, HostLayers, LayerError, at},
     limits::{
-        LAUNCH_ANSWER_BYTES_MAX, LAUNCH_LOG_BYTES_SHOWN, LAUNCH_MAX, PIDS_DEFAULT, SWEEP_MAX,
+        EGRESS_MAX, LAUNCH_ANSWER_BYTES_MAX, LAUNCH_LOG_BYTES_SHOWN, LAUNCH_MAX, PIDS_DEFAULT,
+        PROBE_MAX, SWEEP_MAX,
     },
-    sandboxes::config::{Network, bytes_of, millicores_of},
+    sandboxes::{
+        config::{SandboxConfig, bytes_of, millicores_of},
+        network::translate,
+    },
 };
+
+/// Said aloud when `namespace` can't be had and was not insisted on.
+const NO_ISOLATION: &str = "this host can't isolate sandboxes; using runtime `process`: \
+                            NO ISOLATION between sandboxes, and none from the host";
 
 /// Which backend a server uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,6 +75,10 @@ pub(crate) struct LauncherRuntime {
     places: Places,
     host: Arc<HostLayers>,
     choice: RuntimeChoice,
+    /// Addresses of sandboxes.
+    pool: Cidr,
+    /// What the agent found out about this host.
+    able: Host,
     /// Set once the host turned out to lack what `namespace` needs.
     fell_back: AtomicBool,
     /// What the newest launch reached.
@@ -70,19 +86,33 @@ pub(crate) struct LauncherRuntime {
 }
 
 impl LauncherRuntime {
-    /// With this agent binary.
-    pub(crate) fn new(
+    /// With this agent binary, which looks at the host first.
+    pub(crate) async fn new(
         agent: PathBuf,
         places: Places,
         host: Arc<HostLayers>,
         choice: RuntimeChoice,
+        pool: Cidr,
     ) -> Self {
+        let able = match probe(&agent).await {
+            Ok(able) => able,
+            Err(error) => {
+                tracing::error!(%error, "what this host can do is unknown; nothing beyond the least is promised");
+                Host::default()
+            }
+        };
+        let falls_back = choice == RuntimeChoice::Auto && able.cannot_isolate();
+        if falls_back {
+            tracing::warn!(off = ?able.off, "{NO_ISOLATION}");
+        }
         Self {
             agent,
             places,
             host,
             choice,
-            fell_back: AtomicBool::new(false),
+            pool,
+            able,
+            fell_back: AtomicBool::new(falls_back),
             isolation: Mutex::new(None),
         }
     }
@@ -104,11 +134,7 @@ impl LauncherRuntime {
                     && self.choice == RuntimeChoice::Auto =>
             {
                 self.fell_back.store(true, Ordering::Relaxed);
-                tracing::warn!(
-                    %failure,
-                    "this host can't isolate sandboxes; using runtime `process`: \
-                     NO ISOLATION between sandboxes, and none from the host"
-                );
+                tracing::warn!(%failure, "{NO_ISOLATION}");
                 self.launch(&start, RuntimeKind::Process).await
             }
             other => other,
@@ -128,10 +154,8 @@ impl LauncherRuntime {
                 None => String::new(),
             },
         };
-        let config = launch_config(start, kind, image, &place)?;
-        let message = minicbor::to_vec(&config).map_err(|error| RuntimeError::Launcher {
-            message: error.to_string(),
-        })?;
+        let config = self.launch_config(start, kind, image, &place)?;
+        let message = encoded(&config)?;
         // What a later server needs to sweep up after this launch, whatever becomes of it.
         let kept = place.launch_config();
         replace_path(&kept, &message).map_err(file("writing", &kept))?;
@@ -280,6 +304,79 @@ impl LauncherRuntime {
         }
     }
 
+    /// Changes the rules of a sandbox that was launched with some.
+    async fn change_egress(
+        &self,
+        sandbox: &SandboxId,
+        config: &SandboxConfig,
+    ) -> Result<(), RuntimeError> {
+        let place = self.places.of(sandbox);
+        let kept = place.launch_config();
+        let message = fs::read(&kept).map_err(file("reading", &kept))?;
+        let unreadable = |error: minicbor::decode::Error| RuntimeError::Launcher {
+            message: format!("{}: {error}", kept.display()),
+        };
+        let mut launched: LaunchConfig = minicbor::decode(&message).map_err(unreadable)?;
+        let Some(way_out) = &mut launched.way_out else {
+            return Ok(()); // It runs with another network; the next generation has this one.
+        };
+        way_out.egress = egress(config)?;
+        let message = encoded(&launched)?;
+        replace_path(&kept, &message).map_err(file("writing", &kept))?;
+        let path = place.egress_log();
+        let log = open_log(&path)?;
+        log.set_len(0).map_err(file("clearing", &path))?;
+        match self.run("egress", &message, &log, EGRESS_MAX).await {
+            Ok(_said) => Ok(()),
+            Err(error) => Err(launcher_failed(&error.to_string(), log)),
+        }
+    }
+
+    fn launch_config(
+        &self,
+        start: &Start<'_>,
+        kind: RuntimeKind,
+        image: Image,
+        place: &Place,
+    ) -> Result<LaunchConfig, RuntimeError> {
+        let network = match kind {
+            RuntimeKind::Namespace => self.able.network(start.config),
+            RuntimeKind::Process => NetworkMode::Host,
+        };
+        Ok(LaunchConfig {
+            sandbox: start.sandbox.clone(),
+            generation: start.generation,
+            directory: path_text(place.dir())?,
+            runtime: kind,
+            ids: match kind {
+                RuntimeKind::Namespace => IdRange::of_slot(start.slot),
+                RuntimeKind::Process => None,
+            },
+            image,
+            network: match network {
+                NetworkMode::None => LaunchNetwork::None,
+                NetworkMode::Host => LaunchNetwork::Host,
+                NetworkMode::Bridge => LaunchNetwork::Bridge,
+            },
+            hostname: start.sandbox.as_str().to_owned(),
+            env: start.config.env_vars.clone(),
+            user: start.config.user.map_or(User::ROOT, |ids| User {
+                uid: ids.uid,
+                gid: ids.gid,
+            }),
+            cwd: String::new(),
+            limits: limits(start)?,
+            way_out: match network {
+                NetworkMode::None | NetworkMode::Host => None,
+                NetworkMode::Bridge => Some(WayOut {
+                    pool: self.pool,
+                    preferred: start.slot,
+                    egress: egress(start.config)?,
+                }),
+            },
+        })
+    }
+
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Keeper>, RuntimeError> {
         let place = self.places.of(sandbox);
         let state = place.state();
@@ -320,9 +417,34 @@ impl Runtime for LauncherRuntime {
                 runtime,
                 isolation: tier,
                 journal_protected: protected,
-                off: Vec::new(),
+                off: self.able.off.clone(),
             },
         }
+    }
+
+    fn admit(&self, config: &SandboxConfig) -> Result<(), RuntimeError> {
+        match self.kind() {
+            RuntimeKind::Namespace => self.able.admit(config),
+            RuntimeKind::Process => {
+                admit_process(config)?;
+                self.able.admit_limits(config)
+            }
+        }
+    }
+
+    fn network(&self, config: &SandboxConfig) -> NetworkMode {
+        match self.kind() {
+            RuntimeKind::Namespace => self.able.network(config),
+            RuntimeKind::Process => NetworkMode::Host,
+        }
+    }
+
+    fn reach<'a>(
+        &'a self,
+        sandbox: &'a SandboxId,
+        config: &'a SandboxConfig,
+    ) -> RuntimeFuture<'a, ()> {
+        Box::pin(self.change_egress(sandbox, config))
     }
 
     fn provision<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
@@ -477,44 +599,7 @@ async fn copy_news(
     Ok(last)
 }
 
-fn launch_config(
-    start: &Start<'_>,
-    kind: RuntimeKind,
-    image: Image,
-    place: &Place,
-) -> Result<LaunchConfig, RuntimeError> {
-    Ok(LaunchConfig {
-        sandbox: start.sandbox.clone(),
-        generation: start.generation,
-        directory: path_text(place.dir())?,
-        runtime: kind,
-        ids: match kind {
-            RuntimeKind::Namespace => IdRange::of_slot(start.slot),
-            RuntimeKind::Process => None,
-        },
-        image,
-        network: match (kind, start.config.network) {
-            (RuntimeKind::Namespace, None | Some(Network::None)) => NetworkMode::None,
-            (RuntimeKind::Namespace, Some(Network::Host))
-            | (RuntimeKind::Process, None | Some(Network::Host)) => NetworkMode::Host,
-            (RuntimeKind::Process, Some(Network::None)) => {
-                return Err(RuntimeError::Limits(
-                    "runtime `process` can't take the network away".to_owned(),
-                ));
-            }
-        },
-        hostname: start.sandbox.as_str().to_owned(),
-        env: start.config.env_vars.clone(),
-        user: start.config.user.map_or(User::ROOT, |ids| User {
-            uid: ids.uid,
-            gid: ids.gid,
-        }),
-        cwd: String::new(),
-        limits: limits(start, kind)?,
-    })
-}
-
-fn limits(start: &Start<'_>, kind: RuntimeKind) -> Result<Limits, RuntimeError> {
+fn limits(start: &Start<'_>) -> Result<Limits, RuntimeError> {
     let asked = start.config.resources.clone().unwrap_or_default();
     let unreadable = |what: &str| RuntimeError::Limits(format!("resources.{what} is unreadable"));
     let memory = asked
@@ -533,28 +618,62 @@ fn limits(start: &Start<'_>, kind: RuntimeKind) -> Result<Limits, RuntimeError> 
         .pids
         .map(|pids| u32::try_from(pids).map_err(|_| unreadable("pids")))
         .transpose()?;
-    let pids_default = match kind {
-        RuntimeKind::Namespace => Some(PIDS_DEFAULT),
-        RuntimeKind::Process => None,
-    };
     Ok(Limits {
         memory_bytes_max: memory,
-        pids_max: pids.or(pids_default),
+        pids_max: pids,
         cpu_millis_max: cpu,
+        pids_wished: Some(PIDS_DEFAULT),
     })
 }
 
-/// Opens the launcher's log and locks it. Fails while another launcher works.
-fn locked_log(place: &Place) -> Result<File, RuntimeError> {
-    let path = place.launch_log();
-    let log = OpenOptions::new()
+fn encoded(config: &LaunchConfig) -> Result<Vec<u8>, RuntimeError> {
+    minicbor::to_vec(config).map_err(|error| RuntimeError::Launcher {
+        message: error.to_string(),
+    })
+}
+
+/// The rules of a sandbox.
+fn egress(config: &SandboxConfig) -> Result<outlive_api::launch::Egress, RuntimeError> {
+    let network = config.network.as_ref();
+    let asked = network.and_then(|network| network.egress.clone());
+    translate(&asked.unwrap_or_default())
+        .map_err(|error| RuntimeError::Limits(error.message.to_string()))
+}
+
+/// Has the agent look at the host.
+async fn probe(agent: &Path) -> io::Result<Host> {
+    let run = Command::new(agent)
+        .arg("probe")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let done = timeout(PROBE_MAX, run).await??;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        return Err(io::Error::other(format!(
+            "{}: {}",
+            done.status,
+            said.trim()
+        )));
+    }
+    Ok(Host::parse(&String::from_utf8_lossy(&done.stdout)))
+}
+
+fn open_log(path: &Path) -> Result<File, RuntimeError> {
+    OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(&path)
-        .map_err(file("opening", &path))?;
+        .open(path)
+        .map_err(file("opening", path))
+}
+
+/// Opens the launcher's log and locks it. Fails while another launcher works.
+fn locked_log(place: &Place) -> Result<File, RuntimeError> {
+    let path = place.launch_log();
+    let log = open_log(&path)?;
     flock(&log, FlockOperation::NonBlockingLockExclusive)
         .map_err(io::Error::from)
         .map_err(file("locking", &path))?;

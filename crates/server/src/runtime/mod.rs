@@ -6,13 +6,14 @@
 
 #[cfg(test)]
 pub(crate) mod fake;
+mod host;
 mod launcher;
 mod place;
 
 use std::{fmt, path::PathBuf};
 
 use futures_util::future::BoxFuture;
-use outlive_api::launch::Copied;
+use outlive_api::{launch::Copied, network::NetworkMode};
 use outlive_core::id::{Generation, SandboxId};
 use tokio::sync::watch;
 
@@ -101,6 +102,25 @@ pub(crate) type RuntimeFuture<'a, T> = BoxFuture<'a, Result<T, RuntimeError>>;
 pub(crate) trait Runtime: fmt::Debug + Send + Sync {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
+
+    /// Refuses what this host can't give. A backend that gives everything refuses nothing.
+    fn admit(&self, _config: &SandboxConfig) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
+    /// The network that a sandbox with this configuration has when it starts.
+    fn network(&self, _config: &SandboxConfig) -> NetworkMode {
+        NetworkMode::None
+    }
+
+    /// Has a runtime that runs reach what its configuration says now, where it has rules.
+    fn reach<'a>(
+        &'a self,
+        _sandbox: &'a SandboxId,
+        _config: &'a SandboxConfig,
+    ) -> RuntimeFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
 
     /// Makes the sandbox's disk, if it isn't there.
     fn provision<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()>;

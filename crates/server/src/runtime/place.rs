@@ -73,6 +73,11 @@ impl Place {
         self.dir.join("launch.cbor")
     }
 
+    /// What the last change of the network's rules printed.
+    pub(crate) fn egress_log(&self) -> PathBuf {
+        self.dir.join("egress.log")
+    }
+
     /// What the launcher printed; locked while it works.
     pub(crate) fn launch_log(&self) -> PathBuf {
         self.dir.join("launch.log")

@@ -8,11 +8,13 @@ use std::{
 
 use outlive_api::{
     error::{ApiError, ErrorCode},
+    network::Network,
     sandbox as wire,
 };
 use outlive_core::sandbox::{AutoResume, Holds, Policy};
 use serde::{Deserialize, Serialize};
 
+use super::network;
 use crate::limits::{ENV_BYTES_MAX, TTL_SECONDS_MAX};
 
 /// The configuration of a sandbox.
@@ -127,16 +129,6 @@ impl IdleRule {
     }
 }
 
-/// What a sandbox reaches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Network {
-    /// Itself.
-    None,
-    /// What the host reaches.
-    Host,
-}
-
 /// A user and group inside a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ids {
@@ -247,7 +239,7 @@ impl ConfigChange {
             config.auto_resume = auto_resume;
         }
         config.resources = self.resources.or_else(|| config.resources.take());
-        config.network = self.network.or(config.network);
+        config.network = self.network.or_else(|| config.network.take());
         config.user = self.user.or(config.user);
         if let Some(idle) = self.idle {
             config.idle = idle;
@@ -272,11 +264,7 @@ pub(crate) fn check(asked: wire::SandboxConfig) -> Result<ConfigChange, ApiError
             .transpose()?,
         auto_resume: asked.auto_resume,
         resources: asked.resources.map(check_resources).transpose()?,
-        network: asked
-            .network
-            .filter(|value| !value.is_null())
-            .map(|value| check_network(&value))
-            .transpose()?,
+        network: asked.network.map(network::check).transpose()?,
         user: asked.user.map(|user| check_user(&user)).transpose()?,
         idle: asked.idle.map(check_idle).transpose()?,
     })
@@ -362,14 +350,6 @@ fn check_resources(asked: wire::Resources) -> Result<Resources, ApiError> {
         cpu: quantity("cpu", asked.cpu, millicores_of)?,
         pids,
     })
-}
-
-fn check_network(value: &serde_json::Value) -> Result<Network, ApiError> {
-    match value.get("mode").and_then(serde_json::Value::as_str) {
-        Some("none") if value.get("egress").is_none() => Ok(Network::None),
-        Some("host") if value.get("egress").is_none() => Ok(Network::Host),
-        _ => Err(not_implemented("a network other than none or host")),
-    }
 }
 
 /// `uid` or `uid:gid`, in numbers; `root` for both 0.

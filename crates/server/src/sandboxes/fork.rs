@@ -27,6 +27,7 @@ impl Engine {
         let mut config = parent.config.clone();
         (config.ttl, config.hard_ttl) = (None, None);
         change.apply(&mut config);
+        self.admit(&config)?;
         let new = NewSandbox {
             owner: parent.owner.clone(),
             template: parent.template.clone(),

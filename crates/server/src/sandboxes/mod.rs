@@ -9,6 +9,7 @@ pub(crate) mod activity;
 pub(crate) mod config;
 mod fork;
 mod handle;
+pub(crate) mod network;
 pub(crate) mod rest;
 mod task;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use outlive_api::network::NetworkMode;
 use outlive_core::{id::SandboxId, sandbox::Sandbox as State};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -48,6 +50,8 @@ pub(crate) struct Shared {
     /// The server is going; sandboxes stay.
     pub(crate) stop: CancellationToken,
     pub(crate) owned_max: u32,
+    /// Held by whoever changes what a running sandbox reaches.
+    reaching: tokio::sync::Mutex<()>,
     sandboxes: RwLock<HashMap<SandboxId, Arc<Sandbox>>>,
 }
 
@@ -83,6 +87,7 @@ impl Engine {
                 tasks,
                 stop,
                 owned_max,
+                reaching: tokio::sync::Mutex::default(),
                 sandboxes: RwLock::new(HashMap::new()),
             }),
         }
@@ -101,6 +106,7 @@ impl Engine {
 
     /// Makes a sandbox; returns once its supervisor answers.
     pub(crate) async fn create(&self, new: NewSandbox) -> Result<Arc<Sandbox>, CallError> {
+        self.admit(&new.config)?;
         let state = State::create(clock::now(), &new.config.policy());
         let record = self.insert(new, state).await?;
         let (reply, answer) = oneshot::channel();
@@ -110,6 +116,33 @@ impl Engine {
             Ok(Err(error)) => Err(error),
             Err(_gone) => Err(going_away()),
         }
+    }
+
+    /// Refuses what this host can't give, before anything is made.
+    pub(crate) fn admit(&self, config: &SandboxConfig) -> Result<(), CallError> {
+        let admitted = self.shared.runtime.admit(config);
+        admitted.map_err(|error| CallError::Unsupported {
+            message: error.to_string(),
+        })
+    }
+
+    /// The network that a sandbox has, or would have.
+    pub(crate) fn network(&self, config: &SandboxConfig) -> NetworkMode {
+        self.shared.runtime.network(config)
+    }
+
+    /// Has a sandbox that runs reach what its newest configuration says.
+    pub(crate) async fn reach(&self, sandbox: &Sandbox) -> Result<(), CallError> {
+        // One at a time: whoever comes last has read the newest.
+        let _turn = self.shared.reaching.lock().await;
+        let record = sandbox.record();
+        if sandbox.agent().is_none() {
+            return Ok(());
+        }
+        let reached = self.shared.runtime.reach(&record.id, &record.config).await;
+        reached.map_err(|error| CallError::Failed {
+            message: error.to_string(),
+        })
     }
 
     async fn insert(&self, new: NewSandbox, state: State) -> Result<SandboxRecord, CallError> {

@@ -12,6 +12,7 @@ use axum::{
 use outlive_api::{
     error::{Action, ApiError, ErrorCode},
     launch::Copied,
+    network::{Network, NetworkMode, SandboxNetwork},
     sandbox::{
         self as wire, CreateSandbox, CreatedSandbox, ForkSandbox, ForkedSandbox, Message,
         PausedSandbox, RefreshSandbox, RefreshedSandbox, ResumedSandbox, RuntimeInfo,
@@ -26,7 +27,8 @@ use tokio::sync::watch;
 
 use super::{
     Engine, NewSandbox, Sandbox,
-    config::{SandboxConfig, check, check_seconds},
+    config::{ConfigChange, SandboxConfig, check, check_seconds},
+    network,
 };
 use crate::{
     http::{
@@ -53,7 +55,6 @@ const TEMPLATE: &str = "default";
 pub(crate) fn router() -> Router<Engine> {
     let later = [
         "services",
-        "network",
         "files",
         "snapshots",
         "mounts",
@@ -68,7 +69,8 @@ pub(crate) fn router() -> Router<Engine> {
         .route("/{id}/pause", post(pause))
         .route("/{id}/resume", post(resume))
         .route("/{id}/refresh", post(refresh))
-        .route("/{id}/fork", post(fork));
+        .route("/{id}/fork", post(fork))
+        .route("/{id}/network", get(show_network).put(change_network));
     later.into_iter().fold(router, |router, name| {
         router
             .route(&format!("/{{id}}/{name}"), any(not_yet))
@@ -213,8 +215,66 @@ async fn update(
 ) -> Answer {
     let sandbox = find(&engine, &caller, &id)?;
     let change = check(asked.config.unwrap_or_default())?;
-    sandbox.configure(change).await?;
+    configure(&engine, &sandbox, change).await?;
     Ok(success(StatusCode::OK, full(&engine, &sandbox.record())))
+}
+
+/// Changes what is not refused, and has it hold at once where that can be.
+async fn configure(
+    engine: &Engine,
+    sandbox: &Sandbox,
+    change: ConfigChange,
+) -> Result<(), CallError> {
+    let reaches = change.network.is_some();
+    let mut wanted = sandbox.record().config.clone();
+    change.clone().apply(&mut wanted);
+    engine.admit(&wanted)?;
+    sandbox.configure(change).await?;
+    if reaches {
+        engine.reach(sandbox).await?;
+    }
+    Ok(())
+}
+
+async fn show_network(
+    State(engine): State<Engine>,
+    Extension(caller): Extension<Caller>,
+    PathId(id): PathId,
+) -> Answer {
+    let sandbox = find(&engine, &caller, &id)?;
+    Ok(success(
+        StatusCode::OK,
+        network_of(&engine, &sandbox.record()),
+    ))
+}
+
+async fn change_network(
+    State(engine): State<Engine>,
+    Extension(caller): Extension<Caller>,
+    PathId(id): PathId,
+    Body(asked): Body<Network>,
+) -> Answer {
+    let sandbox = find(&engine, &caller, &id)?;
+    let change = ConfigChange {
+        network: Some(network::check(asked)?),
+        ..ConfigChange::default()
+    };
+    configure(&engine, &sandbox, change).await?;
+    Ok(success(
+        StatusCode::OK,
+        network_of(&engine, &sandbox.record()),
+    ))
+}
+
+fn network_of(engine: &Engine, record: &SandboxRecord) -> SandboxNetwork {
+    let mode = engine.network(&record.config);
+    let asked = record.config.network.as_ref();
+    let egress = asked.and_then(|network| network.egress.clone());
+    SandboxNetwork {
+        sandbox_id: record.id.to_string(),
+        mode,
+        egress: (mode == NetworkMode::Bridge).then(|| egress.unwrap_or_default()),
+    }
 }
 
 /// One client accepts only 202, another only 200, and the rest either: the User-Agent tells.
@@ -429,6 +489,7 @@ fn summary(record: &SandboxRecord) -> SandboxSummary {
 fn full(engine: &Engine, record: &SandboxRecord) -> SandboxAnswer {
     let runtime_id = runtime_id(record);
     let capabilities = engine.capabilities();
+    let network = network_of(engine, record);
     SandboxAnswer {
         summary: summary(record),
         team_id: record.owner.to_string(),
@@ -437,6 +498,10 @@ fn full(engine: &Engine, record: &SandboxRecord) -> SandboxAnswer {
         runtime_id,
         claimed_at: time::text(record.state.claimed_at),
         resources: record.config.resources.clone().map(Into::into),
+        network: Some(Network {
+            mode: Some(network.mode),
+            egress: network.egress,
+        }),
         runtime: Some(RuntimeInfo {
             kind: capabilities.runtime.to_owned(),
             isolation: capabilities.isolation.to_owned(),

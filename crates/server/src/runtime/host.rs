@@ -1,0 +1,171 @@
+//! What this host can do for sandboxes, as the agent's probe found it out by trying.
+
+use std::collections::BTreeMap;
+
+use outlive_api::network::NetworkMode;
+
+use super::RuntimeError;
+use crate::sandboxes::config::{Resources, SandboxConfig};
+
+/// The answers of `outlive-agent probe`.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Host {
+    answers: BTreeMap<String, String>,
+    /// What is off, one sentence each.
+    pub(super) off: Vec<String>,
+}
+
+impl Host {
+    /// Reads the probe's `key=value` lines.
+    pub(super) fn parse(text: &str) -> Self {
+        let mut host = Self::default();
+        for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
+            match key {
+                "off" => host.off.push(value.to_owned()),
+                _ => drop(host.answers.insert(key.to_owned(), value.to_owned())),
+            }
+        }
+        host
+    }
+
+    /// Why the host can't do this; `None` where it can.
+    fn lacks(&self, key: &str) -> Option<&str> {
+        match self.answers.get(key) {
+            Some(answer) => answer.strip_prefix("no:").map(str::trim),
+            None => Some("nothing is known of it"),
+        }
+    }
+
+    /// Whether it is known that sandboxes can't be kept apart here.
+    pub(super) fn cannot_isolate(&self) -> bool {
+        self.answers
+            .get("isolation")
+            .is_some_and(|tier| tier != "nested")
+    }
+
+    /// The network of a sandbox in nested namespaces.
+    pub(super) fn network(&self, config: &SandboxConfig) -> NetworkMode {
+        let asked = config.network.as_ref().and_then(|network| network.mode);
+        match asked {
+            Some(mode) => mode,
+            None if self.lacks("bridge").is_none() => NetworkMode::Bridge,
+            None => NetworkMode::None,
+        }
+    }
+
+    /// Refuses what nested namespaces can't give here.
+    pub(super) fn admit(&self, config: &SandboxConfig) -> Result<(), RuntimeError> {
+        self.admit_limits(config)?;
+        let network = config.network.as_ref();
+        let bridge = network.is_some_and(|network| {
+            network.mode == Some(NetworkMode::Bridge) || network.egress.is_some()
+        });
+        match self.lacks("bridge") {
+            Some(why) if bridge => Err(RuntimeError::Limits(format!(
+                "network `bridge` and its rules can't be had on this host: {why}; use the mode \
+                 none or host, or see `outlive doctor`"
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Refuses limits that can't be enforced here.
+    pub(super) fn admit_limits(&self, config: &SandboxConfig) -> Result<(), RuntimeError> {
+        let none = Resources::default();
+        let asked = config.resources.as_ref().unwrap_or(&none);
+        for (name, is_asked) in [
+            ("memory", asked.memory.is_some()),
+            ("cpu", asked.cpu.is_some()),
+            ("pids", asked.pids.is_some()),
+        ] {
+            if let (true, Some(why)) = (is_asked, self.lacks(&format!("cgroup.{name}"))) {
+                return Err(RuntimeError::Limits(format!(
+                    "resources.{name} can't be enforced on this host: {why}; leave it out, or \
+                     see `outlive doctor`"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses what the runtime `process` can't give anywhere.
+pub(super) fn admit_process(config: &SandboxConfig) -> Result<(), RuntimeError> {
+    let network = config.network.as_ref();
+    let asked = network.and_then(|network| network.mode);
+    let rules = network.is_some_and(|network| network.egress.is_some());
+    if rules || matches!(asked, Some(NetworkMode::None | NetworkMode::Bridge)) {
+        return Err(RuntimeError::Limits(
+            "runtime `process` has the host's network and can't take it away; use the mode host"
+                .to_owned(),
+        ));
+    }
+    if config.user.is_some() {
+        return Err(RuntimeError::Limits(
+            "runtime `process` runs everything as the server's own user; leave user out".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use outlive_api::network::Network;
+
+    use super::*;
+
+    const PROBE: &str = "isolation=nested\ncgroup.memory=v1 /sys/fs/cgroup/memory\n\
+                         cgroup.pids=no: not delegated to us\nbridge=no: running `nft`: not found\n\
+                         off=limit of pids: no controller to enforce it\n";
+
+    fn asking(change: impl FnOnce(&mut SandboxConfig)) -> SandboxConfig {
+        let mut config = SandboxConfig::default();
+        change(&mut config);
+        config
+    }
+
+    #[test]
+    fn a_limit_that_nobody_enforces_is_refused_with_its_reason() {
+        let host = Host::parse(PROBE);
+        let limited = |resources| asking(|config| config.resources = Some(resources));
+        host.admit(&limited(Resources {
+            memory: Some("64Mi".to_owned()),
+            ..Resources::default()
+        }))
+        .unwrap();
+        let refused = host.admit(&limited(Resources {
+            pids: Some(7),
+            ..Resources::default()
+        }));
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("resources.pids"), "{message}");
+        assert!(message.contains("not delegated to us"), "{message}");
+        assert_eq!(host.off, ["limit of pids: no controller to enforce it"]);
+    }
+
+    #[test]
+    fn the_default_network_is_what_the_host_can() {
+        let host = Host::parse(PROBE);
+        let nothing_asked = SandboxConfig::default();
+        host.admit(&nothing_asked).unwrap();
+        assert_eq!(host.network(&nothing_asked), NetworkMode::None);
+        let bridge = asking(|config| {
+            config.network = Some(Network {
+                mode: Some(NetworkMode::Bridge),
+                egress: None,
+            });
+        });
+        let message = host.admit(&bridge).unwrap_err().to_string();
+        assert!(message.contains("not found"), "{message}");
+        let able = Host::parse("bridge=ok\n");
+        able.admit(&bridge).unwrap();
+        assert_eq!(able.network(&nothing_asked), NetworkMode::Bridge);
+    }
+
+    #[test]
+    fn a_host_of_which_nothing_is_known_promises_nothing() {
+        let host = Host::default();
+        assert!(!host.cannot_isolate());
+        assert_eq!(host.network(&SandboxConfig::default()), NetworkMode::None);
+    }
+}

@@ -1,0 +1,128 @@
+//! The network that a sandbox was asked to have: checked once, kept as it was written.
+
+use outlive_api::{
+    error::{ApiError, ErrorCode},
+    launch,
+    network::{Egress, EgressDefault, EgressRule, Network, NetworkMode},
+};
+
+use crate::limits::{EGRESS_PORTS_MAX, EGRESS_RULES_MAX};
+
+/// Checks what a client asks for.
+pub(crate) fn check(asked: Network) -> Result<Network, ApiError> {
+    match (asked.mode, &asked.egress) {
+        (Some(NetworkMode::None | NetworkMode::Host), Some(_)) => Err(bad(
+            "network.egress: only the mode bridge has rules; leave out one of the two",
+        )),
+        (_, Some(egress)) => {
+            translate(egress)?;
+            Ok(asked)
+        }
+        (_, None) => Ok(asked),
+    }
+}
+
+/// The rules as the launcher takes them.
+pub(crate) fn translate(egress: &Egress) -> Result<launch::Egress, ApiError> {
+    if egress.allow.len() > EGRESS_RULES_MAX {
+        return Err(bad(format!(
+            "network.egress.allow has more than {EGRESS_RULES_MAX} rules"
+        )));
+    }
+    Ok(launch::Egress {
+        default: match egress.default {
+            EgressDefault::Allow => launch::EgressDefault::Allow,
+            EgressDefault::Deny => launch::EgressDefault::Deny,
+        },
+        allow: egress.allow.iter().map(rule).collect::<Result<_, _>>()?,
+    })
+}
+
+fn rule(rule: &EgressRule) -> Result<launch::EgressRule, ApiError> {
+    let cidr = rule
+        .cidr
+        .parse()
+        .map_err(|error| bad(format!("network.egress.allow: {}: {error}", rule.cidr)))?;
+    if rule.ports.len() > EGRESS_PORTS_MAX {
+        return Err(bad(format!(
+            "network.egress.allow: a rule has more than {EGRESS_PORTS_MAX} ports"
+        )));
+    }
+    let mut ports = rule
+        .ports
+        .iter()
+        .map(|ports| {
+            ports.bounds().ok_or_else(|| {
+                bad("network.egress.allow: ports are numbers from 1 to 65535, or as in 8000-8999")
+            })
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    // The host's rules take no port twice.
+    ports.sort_unstable();
+    ports.dedup_by(|next, before| {
+        let joins = next.0 <= before.1;
+        if joins {
+            before.1 = before.1.max(next.1);
+        }
+        joins
+    });
+    Ok(launch::EgressRule { cidr, ports })
+}
+
+fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> ApiError {
+    ApiError::new(ErrorCode::BadRequest, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use outlive_api::network::Ports;
+
+    use super::*;
+
+    fn network(text: &str) -> Result<Network, ApiError> {
+        check(serde_json::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn rules_belong_to_a_bridge() {
+        network(r#"{"mode": "bridge", "egress": {"default": "deny"}}"#).unwrap();
+        network(r#"{"egress": {"allow": [{"cidr": "192.0.2.0/24"}]}}"#).unwrap();
+        network(r#"{"mode": "host", "egress": {}}"#).unwrap_err();
+        network(r#"{"mode": "none", "egress": {"default": "deny"}}"#).unwrap_err();
+    }
+
+    #[test]
+    fn what_is_no_network_or_no_port_is_refused() {
+        for rule in [
+            r#"{"cidr": "example.org"}"#,
+            r#"{"cidr": "192.0.2.1/24"}"#,
+            r#"{"cidr": "2001:db8::/32"}"#,
+            r#"{"cidr": "192.0.2.0/24", "ports": [0]}"#,
+            r#"{"cidr": "192.0.2.0/24", "ports": ["9-8"]}"#,
+            r#"{"cidr": "192.0.2.0/24", "ports": ["http"]}"#,
+        ] {
+            let text = format!(r#"{{"egress": {{"allow": [{rule}]}}}}"#);
+            let error = network(&text).expect_err(rule);
+            assert_eq!(error.code, ErrorCode::BadRequest);
+        }
+    }
+
+    #[test]
+    fn ports_that_overlap_are_one_range() {
+        let egress = Egress {
+            default: EgressDefault::Deny,
+            allow: vec![EgressRule {
+                cidr: "192.0.2.0/24".to_owned(),
+                ports: vec![
+                    Ports::Range("8000-8999".to_owned()),
+                    Ports::One(443),
+                    Ports::One(8080),
+                    Ports::Range("8999-9001".to_owned()),
+                    Ports::One(443),
+                ],
+            }],
+        };
+        let rules = translate(&egress).unwrap();
+        assert_eq!(rules.allow[0].ports, [(443, 443), (8000, 9001)]);
+    }
+}

@@ -1,0 +1,107 @@
+"""What a sandbox may use and reach, asked for over HTTP and seen from inside.
+
+These stories need root: the runtime is `namespace`.
+"""
+
+from __future__ import annotations
+
+import pytest
+from outlive_testing.api import Api, Failure, output
+from outlive_testing.server import Server
+
+
+def said(session) -> bytes:
+    session.wait_exit(30)
+    return output(session.events())
+
+
+@pytest.fixture
+def limited(api):
+    made = []
+
+    def make(**config):
+        made.append(api.sandbox(**config))
+        return made[-1]
+
+    yield make
+    for sandbox in made:
+        sandbox.delete()
+
+
+def test_memory_that_runs_out_is_the_reason(limited):  # case B4
+    sandbox = limited(resources={"memory": "64Mi"})
+    exited = sandbox.session("/usr/bin/tail", "/dev/zero").wait_exit(60)
+    assert (exited["reason"], exited["signal"], exited["oom"]) == ("killed", "SIGKILL", True)
+    # Only who took too much is ended; a plain kill isn't called the same.
+    sleeper = sandbox.session("/bin/sleep", "1000")
+    sleeper.signal("KILL")
+    exited = sleeper.wait_exit()
+    assert (exited["signal"], exited["oom"]) == ("SIGKILL", False)
+
+
+def test_processes_and_cpu_are_bounded(limited):
+    sandbox = limited(resources={"pids": 24, "cpu": "0.5"})
+    script = "i=0; while [ $i -lt 40 ]; do sleep 20 & i=$((i+1)); done 2>/dev/null; echo never"
+    assert b"never" not in said(sandbox.sh(script))
+    # A second of work takes two at half a core.
+    spin = "import time; a=time.monotonic(); " \
+           "exec('while time.process_time() < 1: pass'); print(time.monotonic() - a)"
+    assert float(said(sandbox.session("/usr/bin/python3", "-c", spin))) > 1.5
+    assert sandbox.get()["resources"] == {"pids": 24, "cpu": "0.5"}
+
+
+@pytest.mark.parametrize("resources", [
+    {"memory": "lots"}, {"memory": "0"}, {"cpu": "-1"}, {"pids": 0}, {"pids": 2**40},
+])
+def test_a_limit_that_makes_no_sense_is_refused(api, resources):
+    with pytest.raises(Failure) as refused:
+        api.sandbox(resources=resources)
+    assert (refused.value.status, refused.value.code) == (400, "bad_request")
+
+
+def test_the_network_that_holds_is_told(limited):
+    assert limited(network={"mode": "none"}).get()["network"] == {"mode": "none"}
+    sandbox = limited()
+    assert sandbox.get()["network"] == {"mode": "bridge", "egress": {"default": "allow"}}
+    rules = {"default": "deny", "allow": [{"cidr": "192.0.2.0/24", "ports": [443, "8000-8999"]}]}
+    changed = sandbox.api.call("PUT", f"{sandbox.path}/network", {"egress": rules})
+    assert changed == {"sandbox_id": sandbox.id, "mode": "bridge", "egress": rules}
+    assert sandbox.api.call("GET", f"{sandbox.path}/network") == changed
+    assert b"10.201." in said(sandbox.session("/sbin/ip", "-4", "-br", "address", "show", "eth0"))
+
+
+@pytest.mark.parametrize("network", [
+    {"mode": "host", "egress": {}}, {"mode": "elsewhere"}, {"egress": {"allow": [{"cidr": "::/0"}]}},
+    {"egress": {"allow": [{"cidr": "192.0.2.0/24", "ports": [0]}]}}, {"gates": []},
+])
+def test_a_network_that_makes_no_sense_is_refused(api, network):
+    with pytest.raises(Failure) as refused:
+        api.sandbox(network=network)
+    assert (refused.value.status, refused.value.code) == (400, "bad_request")
+
+
+def test_an_owner_has_so_many_sandboxes_and_calls():
+    arguments = ["--sandboxes-per-owner-max", "1", "--requests-per-owner-second-max", "5"]
+    with Server(arguments=arguments) as server:
+        api = Api(server)
+        sandbox = api.sandbox()
+        with pytest.raises(Failure) as refused:
+            api.sandbox()
+        assert (refused.value.status, refused.value.code) == (429, "quota_exceeded")
+        with pytest.raises(Failure) as refused:
+            for _ in range(100):
+                sandbox.get()
+        assert (refused.value.status, refused.value.code) == (429, "quota_exceeded")
+        assert int(refused.value.headers["Retry-After"]) >= 1
+
+
+def test_what_the_runtime_process_cannot_give_is_refused():
+    with Server(arguments=["--runtime", "process"]) as server:
+        api = Api(server)
+        for config in ({"network": {"mode": "none"}}, {"network": {"mode": "bridge"}},
+                       {"user": "1000"}):
+            with pytest.raises(Failure) as refused:
+                api.sandbox(**config)
+            assert (refused.value.status, refused.value.code) == (422, "unsupported")
+        assert api.call("GET", "/api/v1/sandboxes")["count"] == 0
+        assert api.sandbox().get()["network"] == {"mode": "host"}
