@@ -270,10 +270,9 @@ def test_unknown_paths_and_methods(api, sandbox, session):
         assert json.loads(text)["success"] is False
 
 
-@pytest.mark.parametrize("path", ["/fork", "/contexts", "/services", "/files?path=/"])
+@pytest.mark.parametrize("path", ["/services", "/files?path=/"])
 def test_what_is_not_built_says_so(api, sandbox, path):
-    method = "POST" if path == "/fork" else "GET"
-    status, _, text = api.raw(method, f"{sandbox.path}{path}")
+    status, _, text = api.raw("GET", f"{sandbox.path}{path}")
     assert (status, json.loads(text)["error"]["code"]) == (501, "not_implemented")
 
 

@@ -21,19 +21,25 @@ CHECKS = ",".join(["not_a_server_error", "status_code_conformance", "content_typ
 STREAMS = "(/events/stream|/ws)$"
 
 
-def configuration(sandbox: str, session: str, restless: str) -> str:
+def configuration(sandbox: str, session: str, restless: str, bare: str, context: str) -> str:
     """Ids of a living sandbox and session, but for calls that would end them for all others.
 
     Calls about a sandbox itself go to a restless one, which is paused and changed all the time.
+    Those about contexts go to a bare one, where no interpreter is found: made-up code is not
+    carried out.
     """
-    alive = {"sandboxes": sandbox, "sessions": session, "keys": "key-00000000-000"}
-    unknown = {"sandboxes": "sbx-00000000-000", "sessions": "ses-00000000-000", "keys": alive["keys"]}
+    alive = {"sandboxes": sandbox, "sessions": session, "contexts": context,
+             "keys": "key-00000000-000"}
+    unknown = {"sandboxes": "sbx-00000000-000", "sessions": "ses-00000000-000",
+               "contexts": "ctx-00000000-000", "keys": alive["keys"]}
     # The contract answers 501 for what is not built yet, and 503 while a sandbox is being paused.
     lines = ["[checks.not_a_server_error]", 'expected-statuses = ["2xx", "3xx", "4xx", 501, 503]']
     for path, calls in yaml.safe_load(DOCUMENT.read_text())["paths"].items():
         for method in sorted(set(calls) & {"get", "put", "post", "delete", "patch"}):
             ids = unknown if method == "delete" else alive
-            if ids is alive and "/sessions" not in path:
+            if ids is alive and "/contexts" in path:
+                ids = {**alive, "sandboxes": bare}
+            elif ids is alive and "/sessions" not in path:
                 ids = {**alive, "sandboxes": restless}
             given = [f'"path.{name}" = "{ids[kind]}"'
                      for kind, name in re.findall(r"/(\w+)/\{(\w+)\}", path) if kind in ids]
@@ -51,7 +57,10 @@ def test_every_operation_keeps_to_the_document(tmp_path: Path):
         sandbox = api.sandbox()
         session = sandbox.session("/bin/cat")
         config = tmp_path / "schemathesis.toml"
-        config.write_text(configuration(sandbox.id, session.id, api.sandbox().id))
+        bare = api.sandbox(env_vars={"PATH": "/nonexistent"})
+        context = api.call("POST", f"{bare.path}/contexts",
+                           {"type": "cmd", "cmd": {"command": ["/bin/cat"]}})["id"]
+        config.write_text(configuration(sandbox.id, session.id, api.sandbox().id, bare.id, context))
         done = subprocess.run(
             [program, "--config-file", config, "run", DOCUMENT, "--url", server.url,
              "--header", f"Authorization: Bearer {api.token}", "--checks", CHECKS,

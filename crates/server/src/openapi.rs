@@ -15,12 +15,16 @@ use axum::{
     routing::get,
 };
 use outlive_api::{
+    context::{ContextClientMessage, ContextServerMessage},
     error::ErrorEnvelope,
     ws::{ClientMessage, ServerMessage},
 };
 use utoipa::{
     Modify, OpenApi,
-    openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    openapi::{
+        RefOr,
+        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    },
 };
 
 use crate::dialect::{named, supervised};
@@ -48,7 +52,7 @@ use crate::dialect::{named, supervised};
         described::upgrade_sandboxes,
         described::metadata, described::healthz, described::readyz, described::metrics,
     ),
-    components(schemas(ErrorEnvelope, ClientMessage, ServerMessage)),
+    components(schemas(ErrorEnvelope, ClientMessage, ServerMessage, ContextClientMessage, ContextServerMessage)),
     security(("bearerAuth" = [])),
     modifiers(&BearerAuth),
 )]
@@ -73,8 +77,47 @@ impl Modify for BearerAuth {
 pub fn document() -> utoipa::openapi::OpenApi {
     let mut document = Rest::openapi();
     document.merge(supervised::routes().into_openapi());
+    describe_context_sessions(&mut document);
     document.merge(named::routes().into_openapi());
     document
+}
+
+/// A context as the session that it is has the session's calls at an address of its own.
+fn describe_context_sessions(document: &mut utoipa::openapi::OpenApi) {
+    const SESSIONS: &str = "/api/v1/sandboxes/{id}/sessions/{session_id}";
+    let paths = &mut document.paths.paths;
+    let described: Vec<_> = paths
+        .iter()
+        .filter_map(|(path, item)| Some((path.strip_prefix(SESSIONS)?.to_owned(), item.clone())))
+        .collect();
+    for (rest, mut item) in described {
+        match rest.as_str() {
+            // Its specification is the context's, and so is a new start.
+            "" => item.put = None,
+            "/attempts" => item.post = None,
+            _ => {}
+        }
+        let operations = [
+            &mut item.get,
+            &mut item.put,
+            &mut item.post,
+            &mut item.delete,
+        ];
+        for operation in operations.into_iter().filter_map(Option::as_mut) {
+            let name = operation.operation_id.take().unwrap_or_default();
+            operation.operation_id = Some(format!("{name}OfContext"));
+            operation.tags = Some(vec!["contexts".to_owned()]);
+            for parameter in operation.parameters.iter_mut().flatten() {
+                if let RefOr::T(parameter) = parameter
+                    && parameter.name == "session_id"
+                {
+                    "ctx_id".clone_into(&mut parameter.name);
+                    parameter.description = Some("The context".to_owned());
+                }
+            }
+        }
+        paths.insert(format!("{}{rest}", supervised::CONTEXT_SESSION), item);
+    }
 }
 
 /// The description as YAML, as it lies in the repository.

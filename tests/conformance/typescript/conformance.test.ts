@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import type { Client, Sandbox } from "sandbox0";
 import { Server } from "./harness.ts";
+import { contextStories } from "./stories_context.ts";
 import { controlStories, recoveryStories } from "./stories_life.ts";
 import { sandboxStories } from "./stories_sandbox.ts";
 import { sessionStories } from "./stories_session.ts";
@@ -22,7 +23,7 @@ before(async () => {
 after(() => server.stop());
 
 const withClient = { ...sandboxStories, ...recoveryStories };
-const withSandbox = { ...sessionStories, ...controlStories };
+const withSandbox = { ...sessionStories, ...controlStories, ...contextStories };
 const limits = { timeout: 120_000 };
 
 for (const [name, tell] of Object.entries(withClient)) test(name, limits, () => tell(client));

@@ -68,12 +68,18 @@ impl FromRequestParts<Arc<Supervised>> for InSession {
         state: &Arc<Supervised>,
     ) -> Result<Self, Failure> {
         let InSandbox { caller, sandbox } = InSandbox::from_request_parts(parts, state).await?;
-        let id = path_param(parts, state, "session_id").await?;
-        // A context is no session here: it has calls of its own.
-        let session = SessionId::parse(&id)
-            .ok()
-            .filter(|session| session.context().is_none())
-            .ok_or_else(|| ApiError::from(Rejection::NotFound))?;
+        let context = path_param(parts, state, "ctx_id").await?;
+        let session = if context.is_empty() {
+            let id = path_param(parts, state, "session_id").await?;
+            // A context is no session here: it has an address of its own.
+            SessionId::parse(&id)
+                .ok()
+                .filter(|session| session.context().is_none())
+                .ok_or_else(|| ApiError::from(Rejection::NotFound))?
+        } else {
+            SessionId::parse_context(&context)
+                .map_err(|_| ApiError::new(ErrorCode::ContextNotFound, "context not found"))?
+        };
         Ok(Self {
             caller,
             sandbox,

@@ -31,6 +31,7 @@ use axum::Router;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+pub(crate) use self::contexts::SESSION as CONTEXT_SESSION;
 use self::feed::Feeds;
 use crate::{metrics::Metrics, sessions::Sandboxes};
 

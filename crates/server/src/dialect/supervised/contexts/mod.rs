@@ -19,18 +19,21 @@ mod exec;
 mod interpreter;
 mod manage;
 mod marker;
+mod show;
 mod spec;
 mod talk;
 mod turns;
 mod view;
 mod watch;
+mod ws;
 
 use std::sync::Arc;
 
+use axum::routing::{get, post, put};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub(super) use self::turns::Turns;
-use super::Supervised;
+use super::{Supervised, control, page, sessions, sse};
 
 /// The routes under `/api/v1/sandboxes/{id}/contexts`, with their descriptions.
 pub(super) fn routes() -> OpenApiRouter<Arc<Supervised>> {
@@ -42,4 +45,25 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Supervised>> {
         .routes(routes!(talk::exec))
         .routes(routes!(talk::resize))
         .routes(routes!(talk::signal))
+        .routes(routes!(ws::attach))
+        .merge(session())
+}
+
+/// Where the engine's own view of a context is.
+pub(crate) const SESSION: &str = "/api/v1/sandboxes/{id}/contexts/{ctx_id}/session";
+
+/// What of a session can be asked of a context, behind [`SESSION`]: the same calls with the same
+/// answers, so that its output can be had byte by byte and from any kept number on.
+fn session() -> OpenApiRouter<Arc<Supervised>> {
+    let at = |rest: &str| format!("{SESSION}{rest}");
+    OpenApiRouter::new()
+        .route(&at(""), get(sessions::get).delete(sessions::delete))
+        .route(&at("/desired-state"), put(control::set_desired_state))
+        .route(&at("/attempts"), get(control::list_attempts))
+        .route(&at("/inputs"), post(control::write_input))
+        .route(&at("/signals"), post(control::send_signal))
+        .route(&at("/terminal"), put(control::resize_terminal))
+        .route(&at("/events"), get(page::list_events))
+        .route(&at("/events/stream"), get(sse::stream_events))
+        .route(&at("/ws"), get(super::ws::attach))
 }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{super::feed::Attachment, call::InContext};
 use crate::{
     limits::REPLAY_CHUNK_BYTES,
-    sessions::{Life, Tail},
+    sessions::{Awake, Life, Tail},
 };
 
 /// Records taken at once.
@@ -33,6 +33,7 @@ pub(super) enum Said {
 /// A record.
 #[derive(Debug)]
 pub(super) struct Told {
+    pub(super) seq: u64,
     pub(super) attempt: u32,
     pub(super) said: Said,
 }
@@ -42,8 +43,10 @@ pub(super) struct Told {
 pub(super) enum Ended {
     /// The context was deleted.
     Deleted,
-    /// The server is going, or the key was revoked.
+    /// The server is going.
     Stopped,
+    /// The caller's key was revoked.
+    Revoked,
     /// Its journal can't be read.
     Failed(String),
 }
@@ -57,6 +60,8 @@ pub(super) struct Watch {
     reader: Option<Reader>,
     stop: CancellationToken,
     revoked: CancellationToken,
+    /// Whoever watches keeps the sandbox from falling asleep.
+    awake: Awake,
 }
 
 impl Watch {
@@ -79,7 +84,23 @@ impl Watch {
             reader: None,
             stop: at.state.stop.clone(),
             revoked: at.caller.revoked.clone(),
+            awake: at.sandbox.attach(&at.session),
         })
+    }
+
+    /// Does not keep the sandbox from falling asleep.
+    pub(super) fn let_sleep(&mut self) {
+        self.awake = Awake::default();
+    }
+
+    /// The last event that was told.
+    pub(super) const fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// The last event that is published now.
+    pub(super) fn latest(&self) -> u64 {
+        self.tail.borrow().latest
     }
 
     /// The next records, at least one, when they come. May be dropped before; nothing is lost.
@@ -103,7 +124,7 @@ impl Watch {
             }
             tokio::select! {
                 () = self.stop.cancelled() => return Err(Ended::Stopped),
-                () = self.revoked.cancelled() => return Err(Ended::Stopped),
+                () = self.revoked.cancelled() => return Err(Ended::Revoked),
                 changed = self.tail.changed() => {
                     if changed.is_err() {
                         return Err(Ended::Deleted);
@@ -134,6 +155,7 @@ impl Watch {
             Err(ReadError::Expired { earliest }) => {
                 self.cursor = earliest.saturating_sub(1);
                 Ok(vec![Told {
+                    seq: self.cursor,
                     attempt: 0,
                     said: Said::Lost,
                 }])
@@ -156,6 +178,7 @@ fn told(record: Record) -> Told {
         _ => body(&record.payload).map_or(Said::Lost, Said::Event),
     };
     Told {
+        seq: record.seq,
         attempt: record.attempt,
         said,
     }
@@ -174,6 +197,7 @@ impl Ended {
                 "the server is going away; the context goes on",
             )
             .with_retry_after(1),
+            Self::Revoked => ApiError::new(ErrorCode::Unauthorized, "the key was revoked"),
             Self::Failed(message) => ApiError::new(action.failed(), message),
         }
     }

@@ -8,7 +8,7 @@ use outlive_core::{
 };
 use serde_json::{Value, json};
 
-use super::World;
+use super::{World, sockets::Socket, types};
 
 const AT: &str = "/../contexts";
 
@@ -199,4 +199,142 @@ async fn a_context_that_makes_no_sense_is_refused_with_the_reason() {
         .call_with("POST", AT, &[("x-as", "reader")], body)
         .await;
     assert_eq!(status, 403);
+}
+
+/// What an input caused, and its answer: they come in any order.
+async fn answered(socket: &mut Socket) -> (Value, Value) {
+    let (one, other) = (socket.next().await, socket.next().await);
+    if one["type"] == "ack" {
+        (other, one)
+    } else {
+        (one, other)
+    }
+}
+
+#[tokio::test]
+async fn a_socket_shows_a_command_from_its_beginning_to_its_end() {
+    let world = World::new().await;
+    let (id, session) = world.cat_context().await;
+    world.sandbox.output(&session, Stream::Stdout, b"caf\xc3");
+    let mut socket = Socket::open_at(&world, &format!("contexts/{id}/ws")).await;
+    let first = socket.next().await;
+    assert_eq!(
+        (&first["type"], &first["source"], &first["data"]),
+        (&json!("output"), &json!("stdout"), &json!("caf"))
+    );
+    world.sandbox.output(&session, Stream::Stdout, b"\xa9\n");
+    let second = socket.next().await;
+    assert_eq!(second["data"], "é\n", "a character is not cut in two");
+    world.sandbox.output(&session, Stream::Stderr, b"\xfe");
+    let third = socket.next().await;
+    assert_eq!(
+        (&third["source"], &third["data_base64"]),
+        (&json!("stderr"), &json!("/g=="))
+    );
+    // Some clients write the name of the request in their own way.
+    let input = json!({"type": "input", "data": "typed\n", "requestId": "r1"});
+    socket.send(input).await;
+    let (echoed, ack) = answered(&mut socket).await;
+    assert_eq!(echoed["data"], "typed\n");
+    assert_eq!(ack, json!({"type": "ack", "request_id": "r1"}));
+    world.sandbox.exit(&session, ExitStatus::Code(3));
+    let done = socket.next().await;
+    assert_eq!(
+        done,
+        json!({"type": "done", "exit_code": 3, "state": "crashed"})
+    );
+    let (_, close) = socket.close().await;
+    assert_eq!(u16::from(close.code), 1000);
+    // Who comes later is shown the same; who goes on behind an event, only what is left.
+    let mut late = Socket::open_at(&world, &format!("contexts/{id}/ws")).await;
+    assert_eq!(late.next().await["data"], "caf");
+    let after = echoed["seq"].as_u64().unwrap();
+    let mut behind = Socket::open_at(&world, &format!("contexts/{id}/ws?after={after}")).await;
+    assert_eq!(behind.next().await, done);
+}
+
+#[tokio::test]
+async fn a_socket_that_asks_for_nonsense_is_told_and_goes_on() {
+    let world = World::new().await;
+    let (id, _) = world.cat_context().await;
+    let mut socket = Socket::open_at(&world, &format!("contexts/{id}/ws")).await;
+    for (message, code) in [
+        (json!({"type": "dance"}), "invalid_request"),
+        (json!({"type": "input"}), "invalid_request"),
+        (
+            json!({"type": "signal", "signal": "SIGNAL"}),
+            "invalid_request",
+        ),
+        (
+            json!({"type": "resize", "rows": 0, "cols": 1}),
+            "invalid_request",
+        ),
+        (
+            json!({"type": "resize", "rows": 2, "cols": 1}),
+            "pty_unavailable",
+        ),
+    ] {
+        socket.send(message.clone()).await;
+        let answer = socket.next().await;
+        assert_eq!(
+            (&answer["type"], &answer["code"]),
+            (&json!("error"), &json!(code)),
+            "{message}"
+        );
+    }
+    let input = json!({"type": "input", "data_base64": "/w==", "eof": true});
+    socket.send(input).await;
+    let mut messages = Vec::new();
+    while messages
+        .last()
+        .is_none_or(|last: &Value| last["type"] != "done")
+    {
+        messages.push(socket.next().await);
+    }
+    let has = |field: &str, value: Value| messages.iter().any(|message| message[field] == value);
+    assert!(has("data_base64", json!("/w==")), "{messages:?}");
+    assert!(has("exit_code", json!(0)), "{messages:?}");
+    let (_, close) = socket.close().await;
+    assert_eq!(u16::from(close.code), 1000);
+}
+
+#[tokio::test]
+async fn a_socket_ends_with_its_context() {
+    let world = World::new().await;
+    let (id, _) = world.cat_context().await;
+    let socket = Socket::open_at(&world, &format!("contexts/{id}/ws")).await;
+    let (status, _) = world
+        .call("DELETE", &format!("{AT}/{id}"), Value::Null)
+        .await;
+    assert_eq!(status, 200);
+    let (_, close) = socket.close().await;
+    assert_eq!(u16::from(close.code), 1000);
+}
+
+#[tokio::test]
+async fn a_context_has_the_calls_of_the_session_that_it_is() {
+    let world = World::new().await;
+    let (id, _) = world.cat_context().await;
+    let at = |rest: &str| format!("{AT}/{id}/session{rest}");
+    let (status, answer) = world.call("GET", &at(""), Value::Null).await;
+    assert_eq!((status, &answer["data"]["phase"]), (200, &json!("running")));
+    let input = json!({"input_id": "a", "data_base64": "/w==", "eof": true});
+    for duplicate in [false, true] {
+        let (status, answer) = world.call("POST", &at("/inputs"), input.clone()).await;
+        assert_eq!(
+            (status, &answer["data"]["duplicate"]),
+            (202, &json!(duplicate))
+        );
+    }
+    let (status, answer) = world.call("GET", &at("/events"), Value::Null).await;
+    assert_eq!(status, 200);
+    let events = answer["data"]["events"].as_array().unwrap();
+    assert_eq!(types(events).last(), Some(&"attempt.exited"));
+    let (status, answer) = world
+        .call("GET", "/../contexts/ctx-0/session", Value::Null)
+        .await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (404, &json!("session_not_found"))
+    );
 }

@@ -17,12 +17,17 @@ use tokio_tungstenite::{
 use super::{World, fake::SANDBOX, types};
 use crate::limits::WS_REQUESTS_MAX;
 
-struct Socket(WebSocketStream<TcpStream>);
+pub(super) struct Socket(WebSocketStream<TcpStream>);
 
 impl Socket {
     async fn open(world: &World, session: &SessionId, query: &str) -> Self {
+        Self::open_at(world, &format!("sessions/{session}/ws?{query}")).await
+    }
+
+    /// At an address of the sandbox.
+    pub(super) async fn open_at(world: &World, rest: &str) -> Self {
         let stream = TcpStream::connect(world.address).await.unwrap();
-        let path = format!("/api/v1/sandboxes/{SANDBOX}/sessions/{session}/ws?{query}");
+        let path = format!("/api/v1/sandboxes/{SANDBOX}/{rest}");
         let request = format!("ws://{}{path}", world.address)
             .into_client_request()
             .unwrap();
@@ -31,7 +36,7 @@ impl Socket {
         Self(socket)
     }
 
-    async fn send(&mut self, message: Value) {
+    pub(super) async fn send(&mut self, message: Value) {
         self.0
             .send(Message::text(message.to_string()))
             .await
@@ -39,7 +44,7 @@ impl Socket {
     }
 
     /// The next message; protocol frames are passed over.
-    async fn next(&mut self) -> Value {
+    pub(super) async fn next(&mut self) -> Value {
         loop {
             match self.0.next().await.unwrap().unwrap() {
                 Message::Text(text) => return serde_json::from_str(&text).unwrap(),
@@ -64,7 +69,7 @@ impl Socket {
     }
 
     /// Everything until the end: how many messages, and the close frame.
-    async fn close(mut self) -> (usize, CloseFrame) {
+    pub(super) async fn close(mut self) -> (usize, CloseFrame) {
         let mut messages = 0;
         loop {
             match self.0.next().await {

@@ -463,7 +463,8 @@ fn too_slow(what: &str, last: u64) -> Close {
     Close::new(Close::TRY_AGAIN, format!("{what}; last seq {last}"))
 }
 
-async fn closed(closing: &mut watch::Receiver<Option<Close>>) -> Close {
+/// The close that was asked for, when it is.
+pub(in super::super) async fn closed(closing: &mut watch::Receiver<Option<Close>>) -> Close {
     let close = match closing.wait_for(Option::is_some).await {
         Ok(close) => close.clone(),
         // The reading side ends the connection by itself when it ends.

@@ -16,33 +16,33 @@ const REASON_BYTES_MAX: usize = CONTROL_BYTES_MAX - 2;
 
 /// Why a connection ends, as its close frame says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Close {
+pub(in super::super) struct Close {
     /// The code.
-    pub(super) code: u16,
+    pub(in super::super) code: u16,
     /// In words, 123 bytes at most.
-    pub(super) reason: Cow<'static, str>,
+    pub(in super::super) reason: Cow<'static, str>,
 }
 
 impl Close {
     /// Everything was said.
-    pub(super) const NORMAL: u16 = 1000;
+    pub(in super::super) const NORMAL: u16 = 1000;
     /// The server is going away.
-    pub(super) const AWAY: u16 = 1001;
+    pub(in super::super) const AWAY: u16 = 1001;
     /// The bytes are no WebSocket.
-    pub(super) const PROTOCOL: u16 = 1002;
+    pub(in super::super) const PROTOCOL: u16 = 1002;
     /// Text that is not UTF-8.
-    pub(super) const INVALID_TEXT: u16 = 1007;
+    pub(in super::super) const INVALID_TEXT: u16 = 1007;
     /// The client broke a rule, or may not be here any more.
-    pub(super) const POLICY: u16 = 1008;
+    pub(in super::super) const POLICY: u16 = 1008;
     /// A message is too long.
-    pub(super) const TOO_BIG: u16 = 1009;
+    pub(in super::super) const TOO_BIG: u16 = 1009;
     /// Something of ours failed.
-    pub(super) const INTERNAL: u16 = 1011;
+    pub(in super::super) const INTERNAL: u16 = 1011;
     /// The client is too slow; it may come again.
-    pub(super) const TRY_AGAIN: u16 = 1013;
+    pub(in super::super) const TRY_AGAIN: u16 = 1013;
 
     /// A close with a reason.
-    pub(super) fn new(code: u16, reason: impl Into<Cow<'static, str>>) -> Self {
+    pub(in super::super) fn new(code: u16, reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
             code,
             reason: reason.into(),
@@ -50,7 +50,7 @@ impl Close {
     }
 
     /// Appends the close frame.
-    pub(super) fn append(&self, out: &mut Vec<u8>) {
+    pub(in super::super) fn append(&self, out: &mut Vec<u8>) {
         let mut end = self.reason.len().min(REASON_BYTES_MAX);
         while !self.reason.is_char_boundary(end) {
             end -= 1;
@@ -63,7 +63,7 @@ impl Close {
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Opcode {
+pub(in super::super) enum Opcode {
     /// More of the message before.
     Continuation = 0,
     /// UTF-8.
@@ -97,7 +97,7 @@ impl Opcode {
 }
 
 /// Appends one final, unmasked frame.
-pub(super) fn append_frame(opcode: Opcode, payload: &[u8], out: &mut Vec<u8>) {
+pub(in super::super) fn append_frame(opcode: Opcode, payload: &[u8], out: &mut Vec<u8>) {
     const FINAL: u8 = 0x80;
     out.push(FINAL | opcode as u8);
     match payload.len() {
@@ -116,7 +116,7 @@ pub(super) fn append_frame(opcode: Opcode, payload: &[u8], out: &mut Vec<u8>) {
 
 /// What a client sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Message {
+pub(in super::super) enum Message {
     /// Text or bytes: both carry JSON here.
     Data(BytesMut),
     /// To be answered with the same bytes.
@@ -129,7 +129,7 @@ pub(super) enum Message {
 
 /// Bytes in, messages out.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(in super::super) struct Reader {
     message_bytes_max: usize,
     /// The message under way: whether it is text, and its parts so far.
     partial: Option<(Opcode, BytesMut)>,
@@ -147,7 +147,7 @@ struct Header {
 
 impl Reader {
     /// A reader of a connection that just began.
-    pub(super) const fn new(message_bytes_max: usize) -> Self {
+    pub(in super::super) const fn new(message_bytes_max: usize) -> Self {
         Self {
             message_bytes_max,
             partial: None,
@@ -155,7 +155,10 @@ impl Reader {
     }
 
     /// Takes one message off the front of `buffer`; `None` when more bytes are needed.
-    pub(super) fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Message>, Close> {
+    pub(in super::super) fn next(
+        &mut self,
+        buffer: &mut BytesMut,
+    ) -> Result<Option<Message>, Close> {
         loop {
             let Some(header) = self.header(buffer)? else {
                 return Ok(None);

@@ -12,7 +12,10 @@ use sha1::{Digest as _, Sha1};
 const ACCEPT_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// Checks the request and gives the value of `Sec-WebSocket-Accept`.
-pub(super) fn check(method: &Method, headers: &HeaderMap) -> Result<HeaderValue, ApiError> {
+pub(in super::super) fn check(
+    method: &Method,
+    headers: &HeaderMap,
+) -> Result<HeaderValue, ApiError> {
     let upgrade = *method == Method::GET
         && has_token(headers, header::CONNECTION, "upgrade")
         && has_token(headers, header::UPGRADE, "websocket");
@@ -62,7 +65,7 @@ fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 /// The answer that switches protocols.
-pub(super) fn answer(accept: HeaderValue) -> Response {
+pub(in super::super) fn answer(accept: HeaderValue) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();

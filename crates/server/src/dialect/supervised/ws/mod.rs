@@ -1,23 +1,29 @@
 //! A WebSocket attachment: events out, input, signals and sizes in.
 
 mod connection;
-mod frame;
-mod handshake;
+pub(super) mod frame;
+pub(super) mod handshake;
 mod requests;
-mod writer;
+pub(super) mod writer;
 
 use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
+    http::HeaderValue,
     response::Response,
 };
+use bytes::Bytes;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use outlive_api::error::{Action, ApiError, ErrorCode, ErrorEnvelope};
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
 
 use self::connection::Connection;
+pub(super) use self::connection::closed;
 use super::{
     Supervised,
     call::{InSession, may_write},
@@ -73,12 +79,6 @@ pub(super) async fn attach(
         let woken = at.sandbox.wake().await;
         woken.map_err(|error| session_error(action, error))?;
     }
-    let upgrade = request
-        .extensions_mut()
-        .remove::<OnUpgrade>()
-        .ok_or_else(|| {
-            ApiError::new(ErrorCode::StreamUnavailable, "the connection can't switch")
-        })?;
     let connection = Connection {
         follower: Follower::new(
             attachment,
@@ -91,9 +91,44 @@ pub(super) async fn attach(
         at,
         awake,
     };
+    Ok(switch(&state, &mut request, accept, connection)?)
+}
+
+/// What is talked over a WebSocket.
+pub(super) trait Talk: Send + 'static {
+    /// Talks until the connection ends. `early` was read together with the handshake.
+    fn run<R, W>(self, reader: R, writer: W, early: Bytes) -> impl Future<Output = ()> + Send
+    where
+        R: AsyncRead + Unpin + Send,
+        W: AsyncWrite + Unpin + Send;
+}
+
+impl Talk for Connection {
+    async fn run<R, W>(self, reader: R, writer: W, early: Bytes)
+    where
+        R: AsyncRead + Unpin + Send,
+        W: AsyncWrite + Unpin + Send,
+    {
+        Self::run(self, reader, writer, early).await;
+    }
+}
+
+/// Answers the handshake, and talks once the connection has switched.
+pub(super) fn switch(
+    state: &Supervised,
+    request: &mut Request,
+    accept: HeaderValue,
+    talk: impl Talk,
+) -> Result<Response, ApiError> {
+    let upgrade = request
+        .extensions_mut()
+        .remove::<OnUpgrade>()
+        .ok_or_else(|| {
+            ApiError::new(ErrorCode::StreamUnavailable, "the connection can't switch")
+        })?;
     state.connections.spawn(async move {
         match upgrade.await {
-            Ok(upgraded) => serve(connection, upgraded).await,
+            Ok(upgraded) => serve(talk, upgraded).await,
             Err(error) => tracing::debug!(%error, "a WebSocket was given up before it began"),
         }
     });
@@ -101,16 +136,16 @@ pub(super) async fn attach(
 }
 
 /// On the bare socket where it can be had: its writes then are watched here alone.
-async fn serve(connection: Connection, upgraded: Upgraded) {
+async fn serve(talk: impl Talk, upgraded: Upgraded) {
     type Accepted = TokioIo<StallIo<TcpStream>>;
     match hyper_util::server::conn::auto::upgrade::downcast::<Accepted>(upgraded) {
         Ok(parts) => {
             let (reader, writer) = parts.io.into_inner().into_inner().into_split();
-            connection.run(reader, writer, parts.read_buf).await;
+            talk.run(reader, writer, parts.read_buf).await;
         }
         Err(upgraded) => {
             let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
-            connection.run(reader, writer, bytes::Bytes::new()).await;
+            talk.run(reader, writer, Bytes::new()).await;
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::limits::{LINGER_MAX, STALL_MAX};
 
 /// Why a write did not end well.
 #[derive(Debug)]
-pub(super) enum WriteError {
+pub(in super::super) enum WriteError {
     /// The peer is gone.
     Gone,
     /// The peer takes nothing; this many bytes were placed before that.
@@ -25,18 +25,18 @@ pub(super) enum WriteError {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Writer<W> {
+pub(in super::super) struct Writer<W> {
     socket: W,
 }
 
 impl<W: AsyncWrite + Unpin> Writer<W> {
     /// Over a socket.
-    pub(super) const fn new(socket: W) -> Self {
+    pub(in super::super) const fn new(socket: W) -> Self {
         Self { socket }
     }
 
     /// Writes all of it, however slowly, as long as it goes on.
-    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+    pub(in super::super) async fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         let mut written = 0;
         while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
             match timeout(STALL_MAX, self.socket.write(rest)).await {
@@ -49,7 +49,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     }
 
     /// Says goodbye: what is left of the frame under way, then the close frame.
-    pub(super) async fn close(&mut self, rest: &[u8], close: &Close) -> io::Result<()> {
+    pub(in super::super) async fn close(&mut self, rest: &[u8], close: &Close) -> io::Result<()> {
         let mut bytes = rest.to_vec();
         close.append(&mut bytes);
         let deadline = Instant::now() + LINGER_MAX;
