@@ -16,6 +16,7 @@ pub mod client;
 pub mod clock;
 pub mod commands;
 pub mod config;
+pub mod copy;
 mod demo;
 pub mod error;
 pub mod event;

@@ -47,6 +47,22 @@ pub const NAMES_LISTED_MAX: usize = 20;
 /// Largest specification or profile file, bytes.
 pub const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
+/// Deepest directory that `sandbox cp` goes into.
+pub const COPY_DEPTH_MAX: u32 = 256;
+
+/// Bytes kept of what the sandbox's side of a copy says when it fails.
+pub const COPY_WORDS_BYTES_MAX: usize = 4096;
+
+/// Pieces of a copy, of 4 MiB at most, that are asked for before the first of them came: far less
+/// than the journal keeps.
+pub const COPY_PIECES_MAX: usize = 4;
+
+/// How often a progress bar is drawn.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Longest code for an interpreter, bytes: the server's limit.
+pub const CODE_BYTES_MAX: u64 = 512 * 1024;
+
 /// Longest time the demo may take.
 pub const DEMO_DURATION_MAX: Duration = Duration::from_mins(2);
 

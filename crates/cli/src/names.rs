@@ -34,7 +34,7 @@ pub fn checked<'a>(id: &'a str, what: &str) -> Result<&'a str> {
 /// The id of the session that an argument means.
 pub async fn session_id(client: &Client, target: &OneSession) -> Result<String> {
     let OneSession { sandbox, session } = target;
-    if session.starts_with("ses-") {
+    if session.starts_with("ses-") || session.starts_with("ctx-") {
         return checked(session, "session").map(str::to_owned);
     }
     let path = format!("{}/sessions", sandbox_path(sandbox)?);

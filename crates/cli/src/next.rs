@@ -16,6 +16,12 @@ pub fn after(failure: &Failure, path: &str) -> Option<String> {
             "`outlive sandbox list` shows what is there".to_owned()
         }
         "session_not_found" => format!("`outlive session list {sandbox}` shows what is there"),
+        "context_not_found" => {
+            "a context lives as long as its sandbox keeps it; make a new one".to_owned()
+        }
+        "process_finished" => {
+            "its process has ended; make a new context, or restart this one".to_owned()
+        }
         "session_conflict" => {
             format!("`outlive session get {sandbox} {session}` shows its state now")
         }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
+pub mod exec;
 pub mod key;
 pub mod run;
 pub mod sandbox;

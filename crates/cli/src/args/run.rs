@@ -79,7 +79,7 @@ impl LinkFlags {
 }
 
 /// `90`, `2s`, `5m`, `1h`, rounded up to whole seconds; at least one.
-fn whole_seconds(text: &str) -> Result<u64, String> {
+pub(super) fn whole_seconds(text: &str) -> Result<u64, String> {
     let (digits, unit_ms) = if let Some(digits) = text.strip_suffix("ms") {
         (digits, 1)
     } else if let Some(digits) = text.strip_suffix('s') {

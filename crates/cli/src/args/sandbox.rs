@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::exec::{self, Copy, Exec, RunCode};
+
 /// Statuses of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Status {
@@ -199,6 +201,26 @@ pub enum Sandbox {
         after_help = "Example:\n  outlive sandbox delete sbx-0a1b2c3d-4e5"
     )]
     Delete(OneSandbox),
+    /// Run a command in a sandbox and pass on its output and exit code.
+    ///
+    /// It runs as a context: it goes on when this client is interrupted or loses its connection.
+    /// What it leaves in the background goes on, too. Exit codes other than the program's own: 125
+    /// outlive itself failed, 124 the --timeout passed, 128+N the program died of signal N.
+    #[command(after_help = exec::EXEC_EXAMPLES)]
+    Exec(Box<Exec>),
+    /// Carry code out in an interpreter of a sandbox.
+    ///
+    /// The exit code is that of the code: 0, 1 when it failed, that of the last command in a
+    /// shell; 125 when outlive itself failed. Ctrl-C interrupts the code.
+    #[command(after_help = exec::RUN_EXAMPLES)]
+    Run(Box<RunCode>),
+    /// Copy files into a sandbox or out of it.
+    ///
+    /// Directories with everything in them; modes and times are kept, owners are not. The sandbox
+    /// needs `tar`, and `dd` to copy out of it. What comes out of a sandbox is written below the
+    /// destination and nowhere else, whatever its names and links say.
+    #[command(after_help = exec::CP_EXAMPLES)]
+    Cp(Copy),
     /// The same as `outlive session`.
     #[command(
         subcommand,

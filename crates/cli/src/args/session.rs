@@ -12,7 +12,7 @@ pub struct OneSession {
     /// The sandbox's id.
     #[arg(value_name = "SANDBOX")]
     pub sandbox: String,
-    /// The session's id, or its name if only one session has it.
+    /// The session's id, or its name if only one session has it; or a context's id.
     #[arg(value_name = "SESSION")]
     pub session: String,
 }

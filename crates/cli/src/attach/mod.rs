@@ -130,9 +130,13 @@ impl Exits {
     }
 }
 
-/// Path of a session.
+/// Path of a session; of a context, that of the session which it is.
 pub fn session_path(sandbox: &str, session: &str) -> String {
-    format!("/api/v1/sandboxes/{sandbox}/sessions/{session}")
+    if session.starts_with("ctx-") {
+        format!("/api/v1/sandboxes/{sandbox}/contexts/{session}/session")
+    } else {
+        format!("/api/v1/sandboxes/{sandbox}/sessions/{session}")
+    }
 }
 
 /// Whether a `--timeout` was asked for, so that its passing has a code of its own.

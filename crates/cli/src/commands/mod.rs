@@ -9,7 +9,9 @@ use crate::{
     error::{Failure, Result},
 };
 
+pub mod code;
 pub mod doctor;
+pub mod exec;
 pub mod key;
 pub mod run;
 pub mod sandbox;
@@ -53,6 +55,18 @@ pub async fn run(cli: Cli) -> Result<u8> {
         }
         Command::Sandbox(Sandbox::Session(command)) | Command::Session(command) => {
             return session::run(&Context::new(&global)?, command).await;
+        }
+        Command::Sandbox(Sandbox::Exec(args)) => {
+            let context = Context::new(&global).map_err(Failure::not_the_program)?;
+            return exec::exec(&context, &args)
+                .await
+                .map_err(Failure::not_the_program);
+        }
+        Command::Sandbox(Sandbox::Run(args)) => {
+            let context = Context::new(&global).map_err(Failure::not_the_program)?;
+            return code::run(&context, &args)
+                .await
+                .map_err(Failure::not_the_program);
         }
         Command::Sandbox(command) => sandbox::run(&Context::new(&global)?, command).await,
         Command::Key(command) => key::run(&Context::new(&global)?, command).await,

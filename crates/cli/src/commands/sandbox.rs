@@ -66,7 +66,11 @@ pub async fn run(context: &Context, command: Sandbox) -> Result<()> {
             let answer = context.client.call(Call::delete(&path)).await?;
             done(context, &answer, &target, "deleted")
         }
-        Sandbox::Session(_) => Err(Failure::new("internal", "sandbox session is session")),
+        Sandbox::Cp(args) => crate::copy::copy(context, &args).await,
+        Sandbox::Session(_) | Sandbox::Exec(_) | Sandbox::Run(_) => Err(Failure::new(
+            "internal",
+            "this command has a module of its own",
+        )),
     }
 }
 

@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "test")]
 
 mod calls;
+mod copy;
+mod exec;
 mod follow;
 mod real;
 mod reference;

@@ -29,14 +29,14 @@ fn agent() -> &'static PathBuf {
 }
 
 /// A server of one test, with one sandbox.
-struct Server {
-    outlive: Outlive,
+pub(crate) struct Server {
+    pub(crate) outlive: Outlive,
     child: Child,
-    sandbox: String,
+    pub(crate) sandbox: String,
 }
 
 impl Server {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let mut outlive = Outlive::without_server();
         outlive.set("OUTLIVE_AGENT", agent().to_str().unwrap());
         let child = serve(&outlive).await;
@@ -69,7 +69,7 @@ impl Server {
     }
 
     /// Removes the sandbox and ends the server.
-    async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         self.outlive
             .run(&format!("sandbox delete {}", self.sandbox))
             .await

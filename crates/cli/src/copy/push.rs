@@ -1,0 +1,114 @@
+//! Into a sandbox.
+
+use std::{ffi::OsStr, fs, path::Path};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::{Done, Remote, Running, name_of, pack, progress::Progress, refused, split};
+use crate::{
+    attach::input::Sender,
+    error::{Failure, Result},
+    event::Ending,
+    follow::{Follow, Step},
+    limits::{COPY_WORDS_BYTES_MAX, STDIN_CHUNKS_MAX},
+};
+
+/// Says what the destination is: a directory, something else, or nothing in a directory that is.
+const LOOK: &str = r#"
+if [ -d "$1" ]; then echo directory; exit; fi
+if [ -e "$1" ] || [ -L "$1" ]; then echo other; exit; fi
+if [ -d "$2" ]; then echo nothing; exit; fi
+echo "$2: no such directory in the sandbox" >&2; exit 1"#;
+
+/// Unpacks its input.
+const UNPACK: &str = r#"cd -- "$1" && exec tar -xpof -"#;
+
+/// Copies a local file or directory to a path of the sandbox.
+pub(super) async fn push(
+    remote: &Remote<'_>,
+    source: &Path,
+    destination: &str,
+    quiet: bool,
+) -> Result<Done> {
+    let metadata = fs::symlink_metadata(source);
+    let metadata = metadata.map_err(|error| Failure::file("read", source, &error))?;
+    let name = name_of(source);
+    let (above, renamed) = split(destination);
+    let whole = match renamed {
+        Some(renamed) => format!("{}/{renamed}", above.trim_end_matches('/')),
+        None => above.clone(),
+    };
+    let found = remote.ask(LOOK, &[&whole, &above]).await?;
+    let (directory, name) = match (found.trim(), name, renamed) {
+        ("directory", name, _) => (whole.as_str(), name),
+        ("other", _, _) if metadata.is_dir() => {
+            let message = format!("{destination} is no directory in the sandbox");
+            return Err(Failure::new("copy_failed", message));
+        }
+        ("other" | "nothing", _, Some(renamed)) => (above.as_str(), Some(OsStr::new(renamed))),
+        _ => return Err(refused(&found)),
+    };
+    let progress = Progress::new(Some(pack::size_of(source)), quiet);
+    let running = remote.start(UNPACK, &[directory], false).await?;
+    let sent = send(remote, &running, source, name, progress).await;
+    remote.forget(&running).await?;
+    sent
+}
+
+async fn send(
+    remote: &Remote<'_>,
+    running: &Running,
+    source: &Path,
+    name: Option<&OsStr>,
+    mut progress: Progress,
+) -> Result<Done> {
+    let client = &remote.context.client;
+    let (out, mut packed) = mpsc::channel(STDIN_CHUNKS_MAX);
+    let packer = pack::Packer::new(out);
+    let (source, name) = (source.to_owned(), name.map(OsStr::to_owned));
+    let packing = tokio::task::spawn_blocking(move || packer.pack(&source, name.as_deref()));
+    let sender = Sender::new(client, &running.session, &running.view)?;
+    let (passed, pieces) = mpsc::channel::<Bytes>(1);
+    let counting = async move {
+        let mut bytes = 0;
+        while let Some(piece) = packed.recv().await {
+            bytes += piece.len() as u64;
+            progress.at(bytes);
+            if passed.send(piece).await.is_err() {
+                break;
+            }
+        }
+    };
+    // When packing fails the archive ends without its last blocks, which `tar` refuses.
+    let ((), sent, ended) = tokio::join!(counting, sender.forward(pieces), end(remote, running));
+    let packed = packing
+        .await
+        .map_err(|error| Failure::new("internal", error.to_string()))?;
+    let done = packed?;
+    sent?;
+    ended?;
+    Ok(done)
+}
+
+/// Waits for the end of the sandbox's side; its last words are the reason when it fails.
+async fn end(remote: &Remote<'_>, running: &Running) -> Result<()> {
+    let mut follow = Follow::new(&remote.context.client, &running.session, Some(0), None);
+    let mut words = Vec::new();
+    loop {
+        let event = match follow.next().await? {
+            Step::Deleted => return Err(Failure::new("copy_failed", "the copy was ended there")),
+            Step::Event(event, _) => event,
+        };
+        if let Some(bytes) = event.bytes()?
+            && words.len() < COPY_WORDS_BYTES_MAX
+        {
+            words.extend(bytes);
+        }
+        match (event.kind.as_str(), event.ending()) {
+            ("attempt.exited", Some(Ending::Code(0))) => return Ok(()),
+            ("attempt.exited", _) => return Err(refused(&String::from_utf8_lossy(&words))),
+            _ => {}
+        }
+    }
+}
