@@ -102,3 +102,40 @@ def test_a_thaw_of_a_hundred_processes_lets_all_of_them_go_on(api):
                for event in session.events() if event["type"] == "output"}
     assert len(digests) == 100
     sandbox.delete()
+
+
+def test_a_release_keeps_the_disk_and_not_tmp(api):
+    sandbox = api.sandbox()
+    made = sandbox.sh("echo kept > /root/kept && echo gone > /tmp/gone && mkdir /tmp/dir && "
+                      "cat /etc/machine-id")
+    assert made.wait_exit()["exit_code"] == 0
+    machine = output(made.events())
+    sandbox.pause()
+    sandbox.resume()
+    look = sandbox.sh("cat /root/kept && ls -A /tmp && stat -c %a /tmp && cat /etc/machine-id")
+    assert look.wait_exit()["exit_code"] == 0
+    assert output(look.events()) == b"kept\n1777\n" + machine
+    sandbox.delete()
+
+
+# Deeper than any path can name, and than a table of open files is long.
+NEST = """
+import os
+for top in ("/root", "/tmp"):
+    os.chdir(top)
+    for _ in range(5000):
+        os.mkdir("d")
+        os.chdir("d")
+"""
+
+
+def test_directories_nested_for_ever_hold_nobody_up(api):
+    """A hostile tenant nests directories: its sandbox is replaced and removed all the same."""
+    sandbox = api.sandbox()
+    assert sandbox.session("/usr/bin/python3", "-c", NEST).wait_exit()["exit_code"] == 0
+    sandbox.pause()
+    sandbox.resume()
+    look = sandbox.sh("ls -A /tmp; ls /root")
+    look.wait_exit()
+    assert output(look.events()) == b"d\n"
+    sandbox.delete()

@@ -1,10 +1,10 @@
 //! The owner marker: whose sessions lie in a state directory.
 //!
-//! | marker | |
-//! |---|---|
-//! | own sandbox id | keep: another activation of the same sandbox |
-//! | none | adopt in place |
-//! | other id | refuse: the directory was copied, and its processes belong elsewhere |
+//! | marker | copied sessions refused | copied sessions cleared |
+//! |---|---|---|
+//! | own sandbox id | keep: another activation of the same sandbox | keep |
+//! | none | adopt in place | clear |
+//! | other id | refuse: the directory was copied, its processes belong elsewhere | clear |
 
 use std::{
     fs::{self, File},
@@ -14,7 +14,9 @@ use std::{
     sync::mpsc,
 };
 
+use outlive_api::launch::CopiedSessions;
 use outlive_core::id::SandboxId;
+use outlive_journal::remove_tree;
 use rustix::fs::FlockOperation;
 
 use crate::limits::STATE_LOCK_WAIT;
@@ -36,11 +38,17 @@ pub(crate) enum OwnerError {
 }
 
 /// Makes `state` this sandbox's own; `state/sessions` exists afterwards.
-pub(crate) fn claim(state: &Path, sandbox: &SandboxId) -> Result<(), OwnerError> {
+pub(crate) fn claim(
+    state: &Path,
+    sandbox: &SandboxId,
+    copied: CopiedSessions,
+) -> Result<(), OwnerError> {
     let marker = state.join("owner");
     let sessions = state.join("sessions");
     match fs::read_to_string(&marker) {
         Ok(owner) if owner.trim() == sandbox.as_str() => return make_directory(&sessions),
+        // The marker goes last: a claim that is killed here is made again.
+        Ok(_) if copied == CopiedSessions::Clear => remove_tree(&sessions)?,
         Ok(owner) => {
             let owner = owner.trim().to_owned();
             return Err(OwnerError::Foreign {
@@ -48,7 +56,11 @@ pub(crate) fn claim(state: &Path, sandbox: &SandboxId) -> Result<(), OwnerError>
                 sandbox: sandbox.clone(),
             });
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if copied == CopiedSessions::Clear {
+                remove_tree(&sessions)?;
+            }
+        }
         Err(error) => return Err(error.into()),
     }
     make_directory(&sessions)?;
@@ -116,32 +128,49 @@ mod tests {
         });
     }
 
-    fn check(marker: Option<&str>, is_taken: bool) {
+    #[derive(Debug, PartialEq, Eq)]
+    enum Outcome {
+        Kept,
+        Cleared,
+        Refused,
+    }
+
+    fn claimed(marker: Option<&str>, copied: CopiedSessions) -> Outcome {
         let state = tempfile::tempdir().unwrap();
-        let kept = state.path().join("sessions/ses-1");
-        fs::create_dir_all(&kept).unwrap();
+        let session = state.path().join("sessions/ses-1");
+        fs::create_dir_all(&session).unwrap();
+        fs::write(session.join("0001.seg"), "events").unwrap();
         if let Some(marker) = marker {
             fs::write(state.path().join("owner"), marker).unwrap();
         }
         let sandbox = SandboxId::parse("sbx-own").unwrap();
-        let claimed = claim(state.path(), &sandbox);
-        assert!(kept.exists(), "sessions are never removed");
-        if is_taken {
-            assert!(
-                matches!(claimed, Err(OwnerError::Foreign { .. })),
-                "{claimed:?}"
-            );
+        match claim(state.path(), &sandbox, copied) {
+            Ok(()) => {}
+            Err(OwnerError::Foreign { owner, .. }) => {
+                assert_eq!(owner, "sbx-other");
+                assert!(session.exists(), "what is refused is not touched");
+                return Outcome::Refused;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        let now = fs::read_to_string(state.path().join("owner")).unwrap();
+        assert_eq!(now.trim(), "sbx-own");
+        assert!(state.path().join("sessions").is_dir());
+        if session.exists() {
+            Outcome::Kept
         } else {
-            claimed.unwrap();
-            let marker = fs::read_to_string(state.path().join("owner")).unwrap();
-            assert_eq!(marker.trim(), "sbx-own");
+            Outcome::Cleared
         }
     }
 
     #[test]
     fn the_marker_says_whose_sessions_are_kept() {
-        check(Some("sbx-own\n"), false);
-        check(None, false);
-        check(Some("sbx-other\n"), true);
+        use CopiedSessions::{Clear, Refuse};
+        assert_eq!(claimed(Some("sbx-own\n"), Refuse), Outcome::Kept);
+        assert_eq!(claimed(Some("sbx-own\n"), Clear), Outcome::Kept);
+        assert_eq!(claimed(None, Refuse), Outcome::Kept);
+        assert_eq!(claimed(None, Clear), Outcome::Cleared);
+        assert_eq!(claimed(Some("sbx-other\n"), Refuse), Outcome::Refused);
+        assert_eq!(claimed(Some("sbx-other\n"), Clear), Outcome::Cleared);
     }
 }

@@ -76,7 +76,7 @@ async fn supervise(inherited: Inheritance) -> anyhow::Result<()> {
         inherited.config.generation,
     );
     let keeper = inherited.keeper.clone();
-    owner::claim(&state, &sandbox)?;
+    owner::claim(&state, &sandbox, inherited.config.copied_sessions)?;
     let standstill = Standstill::find(&state, &sandbox, generation).context("the standstill")?;
     let machine = Processes::of(inherited, Rc::clone(&standstill));
     if machine

@@ -52,6 +52,29 @@ pub struct LaunchConfig {
     /// The way out, with [`NetworkMode::Bridge`].
     #[n(12)]
     pub way_out: Option<WayOut>,
+    /// What to do with sessions of another sandbox that lie in the state directory.
+    #[n(13)]
+    #[cbor(default)]
+    pub copied_sessions: CopiedSessions,
+}
+
+/// What to do with sessions of another sandbox.
+///
+/// | whose sessions | [`Refuse`](Self::Refuse) | [`Clear`](Self::Clear) |
+/// |---|---|---|
+/// | this sandbox's | kept | kept |
+/// | nobody says | taken over | removed |
+/// | another's | not launched | removed |
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Encode, Decode)]
+#[cbor(index_only)]
+pub enum CopiedSessions {
+    /// Nothing is launched.
+    #[n(0)]
+    #[default]
+    Refuse,
+    /// They are removed: the directory is a copy, and the processes belong elsewhere.
+    #[n(1)]
+    Clear,
 }
 
 /// How far processes are kept apart.

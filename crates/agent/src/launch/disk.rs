@@ -9,9 +9,13 @@
 //!     files/            working directory in the `process` runtime
 //! ```
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
 
 use outlive_api::launch::{IdRange, LaunchConfig, RuntimeKind};
+use outlive_journal::remove_tree;
 use rustix::fs::{
     AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, fchmod, fchown, fstat, mkdirat, open,
     openat, statat,
@@ -41,7 +45,10 @@ pub(super) fn prepare(config: &LaunchConfig) -> Step<Dirs> {
     let state = make_dir(sandbox.as_fd(), "state")?;
     fchmod(&state, Mode::from_raw_mode(0o700)).step("closing the state directory to others")?;
     match (config.runtime, config.ids) {
-        (RuntimeKind::Namespace, Some(ids)) => give_to_namespaces(&sandbox, &state, ids)?,
+        (RuntimeKind::Namespace, Some(ids)) => {
+            give_to_namespaces(&sandbox, &state, ids)?;
+            empty_tmp(config)?;
+        }
         (RuntimeKind::Namespace, None) => {
             return Err(failure(
                 "preparing directories",
@@ -78,6 +85,13 @@ fn give_to_namespaces(sandbox: &OwnedFd, state: &OwnedFd, ids: IdRange) -> Step<
         }
     }
     Ok(())
+}
+
+/// What an earlier generation left in `/tmp` goes; the rest of the disk is kept. Below is the
+/// image's own, empty `/tmp`.
+fn empty_tmp(config: &LaunchConfig) -> Step<()> {
+    let tmp = Path::new(&config.directory).join("upper/root/tmp");
+    remove_tree(&tmp).step("emptying /tmp")
 }
 
 /// Shorthands for a change of owner.

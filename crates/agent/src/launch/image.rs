@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use outlive_api::launch::LaunchConfig;
+use outlive_core::hash::StableHasher;
 use rustix::fs::{AtFlags, Mode, OFlags, fchmod, openat, unlinkat};
 
 use super::{
@@ -26,10 +27,20 @@ pub(super) fn write_own(sandbox: BorrowedFd<'_>, config: &LaunchConfig) -> Step<
     write(etc.as_fd(), "hostname", format!("{name}\n").as_bytes())?;
     let hosts = format!("127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.1.1 {name}\n");
     write(etc.as_fd(), "hosts", hosts.as_bytes())?;
+    let id = format!("{}\n", machine_id(name));
+    write(etc.as_fd(), "machine-id", id.as_bytes())?;
     match names::of_host(config.network) {
         Some(text) => write(etc.as_fd(), "resolv.conf", text.as_bytes()),
         None => remove(etc.as_fd(), "resolv.conf"),
     }
+}
+
+/// The id of this sandbox as a machine: 32 hexadecimal digits, the same in every generation and
+/// another in a fork.
+fn machine_id(name: &str) -> String {
+    let hasher = StableHasher::new().piece(b"machine-id");
+    let digest = hasher.piece(name.as_bytes()).finish128();
+    format!("{:032x}", digest.as_u128())
 }
 
 fn remove(dir: BorrowedFd<'_>, name: &str) -> Step<()> {

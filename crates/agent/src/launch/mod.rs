@@ -39,7 +39,7 @@ use std::{
 };
 
 use outlive_api::launch::{
-    Isolation, LaunchConfig, LaunchFailure, LaunchOutcome, Launched, RuntimeKind,
+    CopiedSessions, Isolation, LaunchConfig, LaunchFailure, LaunchOutcome, Launched, RuntimeKind,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -54,9 +54,17 @@ use crate::{
     sys,
 };
 
-/// Reads a [`LaunchConfig`], launches, writes a [`LaunchOutcome`].
+/// Reads a [`LaunchConfig`], launches, writes a [`LaunchOutcome`]. With the argument
+/// `--reset-copied-sessions` the sessions of another sandbox are removed first.
 pub fn main() -> anyhow::Result<()> {
-    let config = read_config()?;
+    let mut config = read_config()?;
+    for argument in std::env::args().skip(2) {
+        anyhow::ensure!(
+            argument == "--reset-copied-sessions",
+            "launch takes --reset-copied-sessions only, not {argument}"
+        );
+        config.copied_sessions = CopiedSessions::Clear;
+    }
     let outcome = match launch(&config) {
         Ok(launched) => LaunchOutcome::Started(launched),
         Err(failure) => LaunchOutcome::Failed(failure),

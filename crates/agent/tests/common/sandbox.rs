@@ -10,7 +10,8 @@ use std::{
 };
 
 use outlive_api::launch::{
-    IdRange, Image, LaunchConfig, LaunchOutcome, Launched, Limits, NetworkMode, RuntimeKind, User,
+    CopiedSessions, IdRange, Image, LaunchConfig, LaunchOutcome, Launched, Limits, NetworkMode,
+    RuntimeKind, User,
 };
 use outlive_core::{
     event::ExitStatus,
@@ -51,6 +52,7 @@ pub fn config(kind: RuntimeKind, directory: &Path) -> LaunchConfig {
         cwd: String::new(),
         limits: Limits::default(),
         way_out: None,
+        copied_sessions: CopiedSessions::Refuse,
     }
 }
 

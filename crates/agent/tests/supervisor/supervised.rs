@@ -13,8 +13,8 @@ use std::{
 use outlive_api::{
     agent::{Outcome, Request, Write as InputWrite},
     launch::{
-        IdRange, Image, LaunchConfig, LaunchOutcome, Launched, Limits, NetworkMode, RuntimeKind,
-        User,
+        CopiedSessions, IdRange, Image, LaunchConfig, LaunchOutcome, Launched, Limits, NetworkMode,
+        RuntimeKind, User,
     },
     record,
 };
@@ -167,6 +167,7 @@ impl Sandbox {
             cwd: "/".to_owned(),
             limits: Limits::default(),
             way_out: None,
+            copied_sessions: CopiedSessions::Refuse,
         };
         change(&mut config);
         let launched = start(wrapper, &config);

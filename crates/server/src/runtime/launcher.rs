@@ -21,13 +21,14 @@ use std::{
 
 use outlive_api::{
     launch::{
-        Cidr, Copied, CopyConfig, CopyNews, IdRange, Image, Isolation, LaunchConfig, LaunchFailure,
-        LaunchOutcome, Limits, NetworkMode as LaunchNetwork, RuntimeKind, User, WayOut,
+        Cidr, Copied, CopiedSessions, CopyConfig, CopyNews, IdRange, Image, Isolation,
+        LaunchConfig, LaunchFailure, LaunchOutcome, Limits, NetworkMode as LaunchNetwork,
+        RuntimeKind, User, WayOut,
     },
     network::NetworkMode,
 };
 use outlive_core::id::SandboxId;
-use outlive_journal::replace_path;
+use outlive_journal::{remove_tree, replace_path};
 use rustix::fs::{FlockOperation, flock};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -366,6 +367,7 @@ impl LauncherRuntime {
             }),
             cwd: String::new(),
             limits: limits(start)?,
+            copied_sessions: CopiedSessions::Refuse,
             way_out: match network {
                 NetworkMode::None | NetworkMode::Host => None,
                 NetworkMode::Bridge => Some(WayOut {
@@ -492,12 +494,7 @@ impl Runtime for LauncherRuntime {
             // Whoever still copies to it would make anew what is removed.
             self.find(sandbox).await?;
             let dir = self.places.of(sandbox).dir().to_owned();
-            blocking(move || match fs::remove_dir_all(&dir) {
-                Ok(()) => Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                Err(error) => Err(file("removing", &dir)(error)),
-            })
-            .await?
+            blocking(move || remove_tree(&dir).map_err(file("removing", &dir))).await?
         })
     }
 }
