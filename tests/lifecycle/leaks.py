@@ -10,11 +10,13 @@ from outlive_testing import processes
 TITLES = ("outlive-keeper", "outlive-supervisor", "sbx-init")
 
 
-def mounts() -> int:
-    return len(Path("/proc/self/mountinfo").read_text().splitlines())
+def mounts(data: Path) -> list[str]:
+    """What is mounted out of or into a server's directory."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if str(data) in line]
 
 
-def cgroups() -> list[str]:
+def cgroups(ids: list[str]) -> list[str]:
     """Groups of sandboxes, in every hierarchy."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -22,24 +24,14 @@ def cgroups() -> list[str]:
         if fields[fields.index("-") + 1] not in ("cgroup", "cgroup2"):
             continue
         for folder, below, _files in os.walk(fields[4]):
-            found += [f"{folder}/{name}" for name in below if name.startswith("sbx-")]
+            found += [f"{folder}/{name}" for name in below if name in ids]
             below[:] = [name for name in below if not name.startswith("sbx-")]
     return sorted(found)
 
 
-def network_namespaces() -> int:
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                found.add(os.readlink(entry / "ns/net"))
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-    return len(found)
-
-
-def network_devices() -> list[str]:
-    return sorted(os.listdir("/sys/class/net"))
+def network_devices() -> set[str]:
+    """Ends of sandboxes' networks on the host."""
+    return {name for name in os.listdir("/sys/class/net") if name.startswith("olv")}
 
 
 def of_sandboxes(ids: list[str]) -> list[tuple[int, list[str]]]:
@@ -48,17 +40,12 @@ def of_sandboxes(ids: list[str]) -> list[tuple[int, list[str]]]:
             if arguments[0] in TITLES and len(arguments) > 1 and arguments[1] in ids]
 
 
-class Census:
-    """What the host has now, apart from the server itself."""
-
-    def __init__(self):
-        self.mounts = mounts()
-        self.cgroups = cgroups()
-        self.network_namespaces = network_namespaces()
-        self.network_devices = network_devices()
-
-    def __eq__(self, other) -> bool:
-        return self.__dict__ == other.__dict__
-
-    def __repr__(self) -> str:
-        return repr(self.__dict__)
+def leaks(data: Path, ids: list[str], devices_before: set[str]) -> list[str]:
+    """Whatever is left of these sandboxes on their host."""
+    return [
+        *(f"process {pid} {arguments}" for pid, arguments in of_sandboxes(ids)),
+        *(f"mount {line}" for line in mounts(data)),
+        *(f"control group {group}" for group in cgroups(ids)),
+        *(f"network device {name}" for name in network_devices() - devices_before),
+        *(f"file {path}" for path in (data / "sandboxes").iterdir()),
+    ]

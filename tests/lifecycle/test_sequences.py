@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from leaks import Census, of_sandboxes
+from leaks import leaks, network_devices
 from model import Sandbox, Session
 from outlive_testing import processes
 from outlive_testing.api import Api, Failure, output
@@ -181,18 +181,19 @@ def unmoved(sessions: list[dict]) -> list[dict]:
 @pytest.mark.timeout(900)
 def test_any_sequence_of_events_leaves_sandboxes_as_the_model_says_and_nothing_behind(
         sequence, steps, dice):
-    before = Census()
+    devices_before = network_devices()
     with Server() as server:
         world = World(server, dice)
         world.create()
         for _ in range(steps):
             world.step()
         world.finish()
-        wait_until(lambda: of_sandboxes(world.ids) == [], 30, "the end of every process")
-        assert list((server.data / "sandboxes").iterdir()) == []
-        after = wait_until(lambda: Census() == before and Census(), 30,
-                           f"a host without leaks; before {before}, now {Census()}")
-        assert after == before
+        def left() -> list[str]:
+            return leaks(server.data, world.ids, devices_before)
+        try:
+            wait_until(lambda: not left(), 30, "a host without leaks")
+        except AssertionError as never:
+            raise AssertionError("\n".join(left() + world.told)) from never
         check_descriptors(world)
 
 
