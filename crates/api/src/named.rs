@@ -11,6 +11,7 @@ pub const IDLE_SUSPEND_SECONDS_DEFAULT: i64 = 900;
 /// Body of `POST /v1/sandbox`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = CreateNamedSandbox)]
 pub struct CreateSandbox {
     /// The image to start from; left out, the template's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,6 +30,7 @@ pub struct CreateSandbox {
 
 /// A sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = NamedSandbox)]
 pub struct Sandbox {
     /// Its id.
     pub id: String,
@@ -46,6 +48,7 @@ pub struct Sandbox {
 
 /// One sandbox, as an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = NamedSandboxAnswer)]
 pub struct SandboxAnswer {
     /// It.
     pub sandbox: Sandbox,
@@ -53,6 +56,7 @@ pub struct SandboxAnswer {
 
 /// Answer of `GET /v1/sandbox`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = NamedSandboxList)]
 pub struct SandboxList {
     /// Ordered by creation, then id.
     pub sandboxes: Vec<Sandbox>,
@@ -60,6 +64,7 @@ pub struct SandboxList {
 
 /// Answer of `GET /v1/sandbox/{id}/activity`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = SandboxActivity)]
 pub struct Activity {
     /// `starting`, `running`, `freezing`, `frozen`, `thawing`, `releasing`, `released`, `failed`
     /// or `deleting`.
