@@ -38,6 +38,16 @@ pub struct Call<'a> {
     idempotency_key: Option<&'a str>,
     body: Option<&'a Value>,
     repeat: Repeat,
+    answer: Answer,
+}
+
+/// How a call's answer comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// In `{"success":…,"data":…}`.
+    Enveloped,
+    /// As it is.
+    Bare,
 }
 
 /// Whether a call may be made again when its answer was lost.
@@ -78,7 +88,15 @@ impl<'a> Call<'a> {
             idempotency_key: None,
             body: None,
             repeat,
+            answer: Answer::Enveloped,
         }
+    }
+
+    /// The answer comes without an envelope, as the calls below `/v1/sandbox` have it.
+    #[must_use]
+    pub fn bare(mut self) -> Self {
+        self.answer = Answer::Bare;
+        self
     }
 
     /// Adds a query parameter, when there is a value.
@@ -118,8 +136,12 @@ struct Envelope {
     success: bool,
     #[serde(default)]
     data: Option<Value>,
-    #[serde(default)]
-    error: Option<ErrorBody>,
+}
+
+/// A refusal, in whichever envelope.
+#[derive(Deserialize)]
+struct Refused {
+    error: ErrorBody,
 }
 
 #[derive(Deserialize)]
@@ -187,7 +209,10 @@ impl Client {
             .send()
             .await
             .map_err(|error| transport(self.url(), &error))?;
-        self.read_answer(response, call.path).await
+        match call.answer {
+            Answer::Enveloped => self.read_answer(response, call.path).await,
+            Answer::Bare => self.read_bare(response, call.path).await,
+        }
     }
 
     /// Reads an answer that has no envelope.
@@ -197,11 +222,12 @@ impl Client {
             .send()
             .await
             .map_err(|error| transport(self.url(), &error))?;
+        self.read_bare(response, path).await
+    }
+
+    async fn read_bare(&self, response: Response, path: &str) -> Result<Value> {
         let (status, headers) = (response.status(), response.headers().clone());
-        let body = response
-            .bytes()
-            .await
-            .map_err(|error| transport(self.url(), &error))?;
+        let body = self.read_whole(response).await?;
         match serde_json::from_slice(&body) {
             Ok(value) if status.is_success() => Ok(value),
             _ => Err(self.refusal(status, &headers, &body, path)),
@@ -241,9 +267,20 @@ impl Client {
         }
     }
 
-    async fn read_answer(&self, mut response: Response, path: &str) -> Result<Value> {
+    async fn read_answer(&self, response: Response, path: &str) -> Result<Value> {
         let status = response.status();
         let headers = response.headers().clone();
+        let bytes = self.read_whole(response).await?;
+        match serde_json::from_slice(&bytes) {
+            Ok(Envelope {
+                success: true,
+                data,
+            }) if status.is_success() => Ok(data.unwrap_or(Value::Null)),
+            _ => Err(self.refusal(status, &headers, &bytes, path)),
+        }
+    }
+
+    async fn read_whole(&self, mut response: Response) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         while let Some(chunk) = response
             .chunk()
@@ -255,14 +292,7 @@ impl Client {
                 return Err(Failure::protocol("the answer is absurdly large"));
             }
         }
-        match serde_json::from_slice(&bytes) {
-            Ok(Envelope {
-                success: true,
-                data,
-                ..
-            }) if status.is_success() => Ok(data.unwrap_or(Value::Null)),
-            _ => Err(self.refusal(status, &headers, &bytes, path)),
-        }
+        Ok(bytes)
     }
 
     /// The failure that an answer tells.
@@ -274,10 +304,8 @@ impl Client {
         path: &str,
     ) -> Failure {
         match serde_json::from_slice(body) {
-            Ok(Envelope {
-                error: Some(error), ..
-            }) => from_server(status, headers, error, path),
-            _ => unreadable(status, headers),
+            Ok(Refused { error }) => from_server(status, headers, error, path),
+            Err(_) => unreadable(status, headers),
         }
     }
 }

@@ -30,6 +30,7 @@ pub mod signals;
 pub mod socket;
 pub mod sse;
 pub mod terminal;
+pub mod waiting;
 
 use std::process::ExitCode;
 

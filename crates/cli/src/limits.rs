@@ -86,3 +86,18 @@ pub const WRITE_GRACE: Duration = Duration::from_millis(200);
 
 /// Longest time that looking at this machine may take.
 pub const PROBE_MAX: Duration = Duration::from_secs(30);
+
+/// How often `--wait` looks at a sandbox.
+pub const WAIT_POLL: Duration = Duration::from_millis(200);
+
+/// How long `--wait` waits, unless told otherwise.
+pub const WAIT_SECONDS_DEFAULT: u64 = 60;
+
+/// A call that takes longer shows that it goes on.
+pub const SPINNER_DELAY: Duration = Duration::from_millis(400);
+
+/// How often what shows it moves.
+pub const SPINNER_TICK: Duration = Duration::from_millis(100);
+
+/// How long a hold lasts, unless told otherwise: an hour.
+pub const HOLD_SECONDS_DEFAULT: u64 = 3600;

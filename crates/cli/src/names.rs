@@ -15,6 +15,11 @@ pub fn sandbox_path(sandbox: &str) -> Result<String> {
     ))
 }
 
+/// The path of a sandbox where sandboxes sleep and wake; see [`sandbox_path`].
+pub fn sleeper_path(sandbox: &str) -> Result<String> {
+    Ok(format!("/v1/sandbox/{}", checked(sandbox, "sandbox")?))
+}
+
 /// Refuses what can't be an id: it would change the path of the call.
 pub fn checked<'a>(id: &'a str, what: &str) -> Result<&'a str> {
     let fine = !id.is_empty()

@@ -12,7 +12,10 @@ pub fn after(failure: &Failure, path: &str) -> Option<String> {
                            DIR/admin.token)"
             .to_owned(),
         "forbidden" => "use a key with a larger role; `outlive key create` makes one".to_owned(),
-        "not_found" if ids.sandbox.is_some() => {
+        "not_found" if path.contains("/holds/") => {
+            format!("`outlive sandbox holds {sandbox}` shows those that did not end")
+        }
+        "not_found" | "sandbox_not_found" if ids.sandbox.is_some() => {
             "`outlive sandbox list` shows what is there".to_owned()
         }
         "session_not_found" => format!("`outlive session list {sandbox}` shows what is there"),
@@ -31,7 +34,11 @@ pub fn after(failure: &Failure, path: &str) -> Option<String> {
         }
         "quota_exceeded" => "delete what is no longer needed, or ask for a larger quota".to_owned(),
         "unavailable" => "repeat in a moment".to_owned(),
-        "sandbox_resume_failed" => {
+        "conflict" if ids.sandbox.is_some() => {
+            "it is reserved or being changed; repeat when that is over".to_owned()
+        }
+        "sandbox_suspended" => format!("`outlive sandbox wake {sandbox}`, then repeat"),
+        "sandbox_resume_failed" | "sandbox_failed" => {
             format!("`outlive sandbox status {sandbox}`, then `outlive sandbox resume {sandbox}`")
         }
         "not_implemented" => {
@@ -72,7 +79,7 @@ impl<'a> Ids<'a> {
             parts.nth(1).filter(|id| !id.is_empty())
         };
         Self {
-            sandbox: after("sandboxes"),
+            sandbox: after("sandboxes").or_else(|| after("sandbox")),
             session: after("sessions"),
         }
     }

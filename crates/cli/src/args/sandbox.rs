@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::exec::{self, Copy, Exec, RunCode};
+use crate::limits::{HOLD_SECONDS_DEFAULT, WAIT_SECONDS_DEFAULT};
 
 /// Statuses of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -109,13 +110,19 @@ pub struct SandboxConfig {
     /// Whom sessions run as: uid, uid:gid, or names that the sandbox knows.
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
+    /// Most that its files may take, as in 2Gi.
+    #[arg(long, value_name = "SIZE")]
+    pub disk: Option<String>,
+    /// Let it fall asleep this many seconds after the last thing that needs it; 0 is never.
+    #[arg(long, value_name = "SECONDS")]
+    pub idle: Option<u64>,
     /// Variable for every session; `KEY` alone takes the value from here. May be repeated.
     #[arg(short, long = "env", value_name = "KEY[=VALUE]")]
     pub env: Vec<String>,
     /// The whole `config` object from a YAML or JSON file, `-` for standard input.
     #[arg(short = 'f', long = "config-file", value_name = "FILE", conflicts_with_all = [
-        "ttl", "hard_ttl", "auto_resume", "memory", "cpu", "pids", "env", "network", "egress",
-        "allow", "user"
+        "ttl", "hard_ttl", "auto_resume", "memory", "cpu", "pids", "disk", "idle", "env",
+        "network", "egress", "allow", "user"
     ])]
     pub file: Option<PathBuf>,
 }
@@ -126,6 +133,17 @@ pub struct OneSandbox {
     /// The sandbox's id.
     #[arg(value_name = "SANDBOX")]
     pub sandbox: String,
+}
+
+/// Whether a command returns before what it asks for is seen by everybody.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Wait {
+    /// Return only once the sandbox is seen to be so, and show it.
+    #[arg(long)]
+    pub wait: bool,
+    /// Give up waiting after this many seconds; what was begun goes on.
+    #[arg(long, value_name = "SECONDS", default_value_t = WAIT_SECONDS_DEFAULT, requires = "wait")]
+    pub timeout: u64,
 }
 
 /// The commands of `sandbox`.
@@ -180,11 +198,80 @@ pub enum Sandbox {
         config: SandboxConfig,
     },
     /// Give its runtime back: every process ends, disk and journals stay.
-    #[command(after_help = "Example:\n  outlive sandbox pause sbx-0a1b2c3d-4e5")]
-    Pause(OneSandbox),
-    /// Start its next runtime; sessions recover by their own policy.
-    #[command(after_help = "Example:\n  outlive sandbox resume sbx-0a1b2c3d-4e5")]
-    Resume(OneSandbox),
+    #[command(after_help = "Example:\n  outlive sandbox pause sbx-0a1b2c3d-4e5 --wait")]
+    Pause {
+        /// Which.
+        #[command(flatten)]
+        target: OneSandbox,
+        /// Whether to wait.
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Start its next runtime; sessions recover by their own policy. One that sleeps only wakes.
+    #[command(after_help = "Example:\n  outlive sandbox resume sbx-0a1b2c3d-4e5 --wait")]
+    Resume {
+        /// Which.
+        #[command(flatten)]
+        target: OneSandbox,
+        /// Whether to wait.
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Put it to sleep: every process stands still where it is, and goes on there when it wakes.
+    #[command(after_help = "Example:\n  outlive sandbox suspend sbx-0a1b2c3d-4e5")]
+    Suspend(OneSandbox),
+    /// Wake it: the same processes go on, or its next runtime starts if it was paused.
+    #[command(after_help = "Example:\n  outlive sandbox wake sbx-0a1b2c3d-4e5")]
+    Wake(OneSandbox),
+    /// Show what keeps it awake, and when it falls asleep; never wakes it.
+    #[command(after_help = "Example:\n  outlive sandbox activity sbx-0a1b2c3d-4e5")]
+    Activity(OneSandbox),
+    /// Keep it from falling asleep for a while. Does not wake it.
+    #[command(
+        after_help = "Example:\n  outlive sandbox hold sbx-0a1b2c3d-4e5 --owner nightly-build --ttl 7200"
+    )]
+    Hold {
+        /// Which.
+        #[command(flatten)]
+        target: OneSandbox,
+        /// Who needs it: words that tell others whom to ask.
+        #[arg(long, default_value = "outlive", value_name = "NAME")]
+        owner: String,
+        /// For how long, seconds.
+        #[arg(long, value_name = "SECONDS", default_value_t = HOLD_SECONDS_DEFAULT)]
+        ttl: u64,
+    },
+    /// List the holds that did not end; never wakes it.
+    #[command(after_help = "Example:\n  outlive sandbox holds sbx-0a1b2c3d-4e5")]
+    Holds(OneSandbox),
+    /// End a hold before its time.
+    #[command(
+        after_help = "Example:\n  outlive sandbox unhold sbx-0a1b2c3d-4e5 hold-0123456789abcdef"
+    )]
+    Unhold {
+        /// Which.
+        #[command(flatten)]
+        target: OneSandbox,
+        /// The hold's id.
+        #[arg(value_name = "HOLD")]
+        hold: String,
+    },
+    /// Make another sandbox with the files that this one has now, and none of its sessions.
+    ///
+    /// The new sandbox is paused; whatever needs it starts it. The first one is neither woken nor
+    /// changed.
+    #[command(after_help = "Example:\n  outlive sandbox fork sbx-0a1b2c3d-4e5 --ttl 3600")]
+    Fork {
+        /// Which.
+        #[command(flatten)]
+        target: OneSandbox,
+        /// Pause the new one this many seconds after its last refresh.
+        #[arg(long, value_name = "SECONDS")]
+        ttl: Option<u64>,
+        /// Delete the new one after this many seconds.
+        #[arg(long, value_name = "SECONDS")]
+        hard_ttl: Option<u64>,
+    },
     /// Put its expiry off.
     #[command(after_help = "Example:\n  outlive sandbox refresh sbx-0a1b2c3d-4e5 --duration 3600")]
     Refresh {

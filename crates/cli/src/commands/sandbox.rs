@@ -14,7 +14,11 @@ use crate::{
     error::{Failure, Result},
     names::sandbox_path,
     output::{columns, fields, print, stdout_line, text, time},
+    waiting::waiting,
 };
+
+mod release;
+mod sleep;
 
 const COLLECTION: &str = "/api/v1/sandboxes";
 
@@ -22,8 +26,9 @@ const COLLECTION: &str = "/api/v1/sandboxes";
 pub async fn run(context: &Context, command: Sandbox) -> Result<()> {
     match command {
         Sandbox::Create { template, config } => {
-            let sandbox = create(context, &template, &config).await?;
-            print(context.format, &sandbox, details)
+            let work = create(context, &template, &config);
+            let sandbox = waiting(context.format, "making a sandbox", work).await?;
+            print(context.format, &for_scripts(sandbox), details)
         }
         Sandbox::List {
             status,
@@ -48,8 +53,19 @@ pub async fn run(context: &Context, command: Sandbox) -> Result<()> {
             let sandbox = context.client.call(Call::put(&path).body(&body)).await?;
             print(context.format, &sandbox, details)
         }
-        Sandbox::Pause(target) => act(context, &target, "/pause", "paused").await,
-        Sandbox::Resume(target) => act(context, &target, "/resume", "resumed").await,
+        Sandbox::Pause { target, wait } => release::pause(context, &target, wait).await,
+        Sandbox::Resume { target, wait } => release::resume(context, &target, wait).await,
+        Sandbox::Suspend(target) => sleep::suspend(context, &target).await,
+        Sandbox::Wake(target) => sleep::wake(context, &target).await,
+        Sandbox::Activity(target) => sleep::activity(context, &target).await,
+        Sandbox::Hold { target, owner, ttl } => sleep::hold(context, &target, &owner, ttl).await,
+        Sandbox::Holds(target) => sleep::holds(context, &target).await,
+        Sandbox::Unhold { target, hold } => sleep::unhold(context, &target, &hold).await,
+        Sandbox::Fork {
+            target,
+            ttl,
+            hard_ttl,
+        } => fork(context, &target, ttl, hard_ttl).await,
         Sandbox::Refresh { target, duration } => {
             let body = duration.map_or_else(|| json!({}), |duration| json!({"duration": duration}));
             let path = format!("{}/refresh", sandbox_path(&target.sandbox)?);
@@ -63,7 +79,9 @@ pub async fn run(context: &Context, command: Sandbox) -> Result<()> {
         }
         Sandbox::Delete(target) => {
             let path = sandbox_path(&target.sandbox)?;
-            let answer = context.client.call(Call::delete(&path)).await?;
+            let words = format!("deleting {}", target.sandbox);
+            let call = context.client.call(Call::delete(&path));
+            let answer = waiting(context.format, &words, call).await?;
             done(context, &answer, &target, "deleted")
         }
         Sandbox::Cp(args) => crate::copy::copy(context, &args).await,
@@ -113,6 +131,38 @@ fn rule_json(rule: &str) -> Value {
     }
 }
 
+/// The names that scripts of the dialect's own command line read, beside those of the wire.
+fn for_scripts(mut created: Value) -> Value {
+    if let Some(fields) = created.as_object_mut() {
+        if let Some(id) = fields.get("sandbox_id").cloned() {
+            fields.insert("id".to_owned(), id);
+        }
+        fields.entry("bootstrap_mounts").or_insert(json!([]));
+    }
+    created
+}
+
+async fn fork(
+    context: &Context,
+    target: &OneSandbox,
+    ttl: Option<u64>,
+    hard_ttl: Option<u64>,
+) -> Result<()> {
+    let path = format!("{}/fork", sandbox_path(&target.sandbox)?);
+    let config = SandboxConfig {
+        ttl,
+        hard_ttl,
+        ..SandboxConfig::default()
+    };
+    let body = json!({"config": config_json(&config)?});
+    let words = format!("copying the files of {}", target.sandbox);
+    let call = context.client.call(Call::post(&path).body(&body));
+    let answer = waiting(context.format, &words, call).await?;
+    print(context.format, &answer, |answer| {
+        details(&answer["sandbox"])
+    })
+}
+
 /// The `config` object of the flags.
 fn config_json(config: &SandboxConfig) -> Result<Value> {
     if let Some(path) = &config.file {
@@ -129,6 +179,10 @@ fn config_json(config: &SandboxConfig) -> Result<Value> {
     put("ttl", config.ttl.map(Value::from));
     put("hard_ttl", config.hard_ttl.map(Value::from));
     put("auto_resume", config.auto_resume.map(Value::from));
+    let idle = config
+        .idle
+        .map(|idle| json!({"freeze_after_seconds": idle}));
+    put("idle", idle);
     let env = variables(&config.env)?;
     put("env_vars", (!env.is_empty()).then_some(Value::Object(env)));
     put("user", config.user.clone().map(Value::from));
@@ -137,6 +191,7 @@ fn config_json(config: &SandboxConfig) -> Result<Value> {
         ("memory", config.memory.clone().map(Value::from)),
         ("cpu", config.cpu.clone().map(Value::from)),
         ("pids", config.pids.map(Value::from)),
+        ("disk", config.disk.clone().map(Value::from)),
     ];
     resources.extend(
         limits
@@ -157,15 +212,6 @@ async fn show(context: &Context, target: &OneSandbox, suffix: &str) -> Result<()
         &context.client.call(Call::get(&path)).await?,
         details,
     )
-}
-
-async fn act(context: &Context, target: &OneSandbox, suffix: &str, word: &str) -> Result<()> {
-    let path = format!("{}{suffix}", sandbox_path(&target.sandbox)?);
-    let answer = context
-        .client
-        .call(Call::post(&path).body(&json!({})))
-        .await?;
-    done(context, &answer, target, word)
 }
 
 fn done(context: &Context, answer: &Value, target: &OneSandbox, word: &str) -> Result<()> {

@@ -8,4 +8,5 @@ mod follow;
 mod real;
 mod reference;
 mod run;
+mod sandbox;
 mod support;

@@ -1,0 +1,294 @@
+//! `outlive sandbox`: what it asks the server, what it waits for, what it says.
+
+use std::{os::fd::OwnedFd, process::Stdio};
+
+use rustix::{
+    fs::{Mode, OFlags, open},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+};
+use serde_json::{Value, json};
+
+use crate::support::{Fake, Outlive, Reply, SANDBOX, finish};
+
+/// A sandbox as the server shows it.
+fn sandbox(status: &str, generation: u64) -> Value {
+    json!({
+        "id": SANDBOX, "template_id": "default", "status": status, "paused": status == "paused",
+        "runtime_generation": generation, "runtime_id": format!("{SANDBOX}-g{generation}"),
+        "created_at": "2026-01-31T12:34:56Z", "expires_at": "0001-01-01T00:00:00Z",
+    })
+}
+
+fn bare_error(status: u16, code: &str, message: &str) -> Reply {
+    Reply::Json(status, json!({"error": {"code": code, "message": message}}))
+}
+
+#[tokio::test]
+async fn create_prints_what_scripts_of_the_dialect_read() {
+    let fake = Fake::start(|_, _| {
+        Reply::ok(
+            201,
+            json!({"sandbox_id": SANDBOX, "status": "running", "template": "default",
+                   "pod_name": "pod", "runtime_id": "pod"}),
+        )
+    })
+    .await;
+    let outlive = Outlive::new(&fake.url);
+    let line = "sandbox create --idle 900 --disk 2Gi -o json";
+    let made = outlive.run(line).await.expect(0).json();
+    let read = ["id", "template", "pod_name", "status", "bootstrap_mounts"];
+    assert_eq!(
+        read.map(|field| &made[field]),
+        [
+            &json!(SANDBOX),
+            &json!("default"),
+            &json!("pod"),
+            &json!("running"),
+            &json!([])
+        ]
+    );
+    assert_eq!(
+        fake.seen()[0].json()["config"],
+        json!({"idle": {"freeze_after_seconds": 900}, "resources": {"disk": "2Gi"}})
+    );
+}
+
+#[tokio::test]
+async fn pause_waits_until_it_is_seen() {
+    let fake = Fake::start(|request, before| match (request.method.as_str(), before) {
+        ("POST", _) => Reply::ok(200, json!({"sandbox_id": SANDBOX, "paused": true})),
+        (_, ..3) => Reply::ok(200, sandbox("running", 1)),
+        _ => Reply::ok(200, sandbox("paused", 1)),
+    })
+    .await;
+    let outlive = Outlive::new(&fake.url);
+    let line = format!("sandbox pause {SANDBOX} --wait --json");
+    assert_eq!(outlive.run(&line).await.expect(0).json()["paused"], true);
+    let asked: Vec<String> = fake.seen().into_iter().map(|one| one.method).collect();
+    assert_eq!(asked, ["POST", "GET", "GET", "GET"]);
+}
+
+// A resume is over with the next runtime, not with the one that the client had seen before.
+#[tokio::test]
+async fn resume_waits_for_the_next_generation() {
+    let fake = Fake::start(|request, before| match (request.method.as_str(), before) {
+        ("POST", _) => Reply::ok(200, json!({"sandbox_id": SANDBOX, "resumed": true})),
+        (_, 0) => Reply::ok(200, sandbox("paused", 4)),
+        (_, 2) => Reply::ok(200, sandbox("running", 4)),
+        _ => Reply::ok(200, sandbox("running", 5)),
+    })
+    .await;
+    let outlive = Outlive::new(&fake.url);
+    let line = format!("sandbox resume {SANDBOX} --wait --json");
+    let seen = outlive.run(&line).await.expect(0).json();
+    assert_eq!(seen["runtime_generation"], 5);
+    assert_eq!(fake.seen().len(), 4);
+}
+
+#[tokio::test]
+async fn a_wait_ends_with_a_reason_and_the_next_step() {
+    for (status, code, next) in [
+        ("failed", "sandbox_failed", "outlive sandbox status"),
+        ("running", "timeout", "--timeout"),
+    ] {
+        let fake = Fake::start(move |request, _| match request.method.as_str() {
+            "POST" => Reply::ok(200, json!({"sandbox_id": SANDBOX, "paused": true})),
+            _ => Reply::ok(200, sandbox(status, 1)),
+        })
+        .await;
+        let line = format!("sandbox pause {SANDBOX} --wait --timeout 0");
+        let done = Outlive::new(&fake.url).run(&line).await.expect(1);
+        assert!(done.stderr.contains(code), "{done:?}");
+        assert!(done.stderr.contains(status), "{done:?}");
+        assert!(done.stderr.contains(next), "{done:?}");
+    }
+    let fake = Fake::start(|_, _| Reply::Nothing).await;
+    let line = format!("sandbox pause {SANDBOX} --timeout 5");
+    Outlive::new(&fake.url).run(&line).await.expect(2);
+    assert!(
+        fake.seen().is_empty(),
+        "a limit without a wait was accepted"
+    );
+}
+
+#[tokio::test]
+async fn sleep_and_holds_go_where_answers_have_no_envelope() {
+    let fake = Fake::start(|request, _| {
+        let at = "2026-01-31T12:34:56Z";
+        if request.is("GET", "/activity") {
+            let doing = json!([{"kind": "attached", "id": "ses-1", "since": at}]);
+            return Reply::Json(
+                200,
+                json!({"state": "running", "awake_because": doing, "sleeps_at": at}),
+            );
+        }
+        match (request.method.as_str(), request.is("POST", "/holds")) {
+            (_, true) => Reply::Json(201, json!({"id": "hold-1", "expires_at": at})),
+            ("GET", _) => Reply::Json(
+                200,
+                json!({"holds": [{"id": "hold-1", "owner": "me", "since": at, "expires_at": at}]}),
+            ),
+            ("DELETE", _) => Reply::Json(200, json!({"deleted": true})),
+            _ => Reply::Json(200, json!({"sandbox": {"id": SANDBOX, "suspended": true}})),
+        }
+    })
+    .await;
+    let outlive = Outlive::new(&fake.url);
+    for (line, method, end, words) in [
+        ("suspend SB", "POST", "/suspend", "suspended"),
+        ("wake SB", "POST", "/resume", "awake"),
+        (
+            "activity SB",
+            "GET",
+            "/activity",
+            "attached       ses-1  2026-01-31 12:34:56",
+        ),
+        ("hold SB --owner me --ttl 7", "POST", "/holds", "hold-1"),
+        (
+            "holds SB",
+            "GET",
+            "/holds",
+            "hold-1  me     2026-01-31 12:34:56",
+        ),
+        (
+            "unhold SB hold-1",
+            "DELETE",
+            "/holds/hold-1",
+            "held no longer",
+        ),
+    ] {
+        let line = format!("sandbox {}", line.replace("SB", SANDBOX));
+        let done = outlive.run(&line).await.expect(0);
+        assert!(done.text().contains(words), "{line}: {done:?}");
+        assert_eq!(done.stderr, "", "{line} said more than asked");
+        let request = fake.seen().pop().unwrap();
+        let path = format!("/v1/sandbox/{SANDBOX}{end}");
+        assert_eq!((request.method.as_str(), request.target), (method, path));
+        outlive
+            .run(&format!("{line} --json"))
+            .await
+            .expect(0)
+            .json();
+    }
+    let hold = fake.calls("POST", "/holds")[0].json();
+    assert_eq!(hold, json!({"owner": "me", "ttl_seconds": 7}));
+}
+
+#[tokio::test]
+async fn fork_shows_the_new_sandbox() {
+    let fake = Fake::start(|_, _| {
+        let child = json!({"source_sandbox_id": "sbx-0", "sandbox": sandbox("paused", 1)});
+        Reply::ok(201, child)
+    })
+    .await;
+    let outlive = Outlive::new(&fake.url);
+    let done = outlive
+        .run("sandbox fork sbx-0 --ttl 9 --hard-ttl 99")
+        .await;
+    let text = done.expect(0).text();
+    assert!(text.contains(SANDBOX) && text.contains("paused"), "{text}");
+    let request = fake.seen().pop().unwrap();
+    assert_eq!(request.target, "/api/v1/sandboxes/sbx-0/fork");
+    assert_eq!(
+        request.json(),
+        json!({"config": {"ttl": 9, "hard_ttl": 99}})
+    );
+}
+
+#[tokio::test]
+async fn refusals_say_what_to_do_in_both_envelopes() {
+    let fake = Fake::start(|request, _| {
+        if request.is("POST", "/fork") {
+            return Reply::error(409, "conflict", "reserved", json!({"holder": "exec-1"}));
+        }
+        match request.method.as_str() {
+            "DELETE" => bare_error(404, "not_found", "no such hold"),
+            _ if request.is("POST", "/suspend") => bare_error(409, "sandbox_suspended", "asleep"),
+            _ => bare_error(404, "sandbox_not_found", "sandbox not found"),
+        }
+    })
+    .await;
+    let outlive = Outlive::new(&fake.url);
+    for (line, code, next) in [
+        ("fork SB", "conflict (409)", "repeat when that is over"),
+        (
+            "unhold SB hold-1",
+            "not_found (404)",
+            "outlive sandbox holds SB",
+        ),
+        (
+            "suspend SB",
+            "sandbox_suspended (409)",
+            "outlive sandbox wake SB",
+        ),
+        ("wake SB", "sandbox_not_found (404)", "outlive sandbox list"),
+        (
+            "activity SB",
+            "sandbox_not_found (404)",
+            "outlive sandbox list",
+        ),
+    ] {
+        let line = format!("sandbox {}", line.replace("SB", SANDBOX));
+        let done = outlive.run(&line).await.expect(1);
+        assert!(done.stderr.contains(code), "{line}: {done:?}");
+        let next = next.replace("SB", SANDBOX);
+        assert!(done.stderr.contains(&next), "{line}: {done:?}");
+        assert!(done.stdout.is_empty(), "{line}: {done:?}");
+    }
+    outlive
+        .args(["sandbox", "unhold", SANDBOX, "../x"])
+        .await
+        .expect(2);
+}
+
+/// On a terminal a long call shows that it goes on, and leaves no trace of it; a program that
+/// reads us sees nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_call_shows_on_a_terminal_that_it_goes_on() {
+    let fake = Fake::start(|request, before| match (request.method.as_str(), before) {
+        ("POST", _) => Reply::ok(200, json!({"sandbox_id": SANDBOX, "paused": true})),
+        (_, ..8) => Reply::ok(200, sandbox("running", 1)),
+        _ => Reply::ok(200, sandbox("paused", 1)),
+    })
+    .await;
+    let outlive = Outlive::new(&fake.url);
+    let args = ["sandbox", "pause", SANDBOX, "--wait"];
+    let (master, terminal) = terminal();
+    let mut command = outlive.command(args);
+    let child = command.stderr(Stdio::from(terminal)).spawn().unwrap();
+    drop(command); // Our end of the terminal, which would keep it open.
+    let seen = tokio::task::spawn_blocking(move || {
+        let (mut seen, mut chunk) = (Vec::new(), [0; 4096]);
+        // A terminal that nobody holds any more ends with an error, by its nature.
+        while let Ok(read @ 1..) = rustix::io::read(&master, &mut chunk) {
+            seen.extend_from_slice(&chunk[..read]);
+        }
+        String::from_utf8(seen).unwrap()
+    });
+    finish(child).await.expect(0);
+    let seen = seen.await.unwrap();
+    assert!(
+        seen.contains(&format!(" pausing {SANDBOX}, 0 s")),
+        "{seen:?}"
+    );
+    assert!(
+        seen.contains(&format!(" pausing {SANDBOX}, 1 s")),
+        "{seen:?}"
+    );
+    assert!(seen.ends_with("\r\x1b[K"), "{seen:?}");
+
+    let done = outlive.args(args).await.expect(0);
+    assert_eq!(done.stderr, "");
+}
+
+/// Both ends of a new terminal.
+fn terminal() -> (OwnedFd, OwnedFd) {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let master = openpt(flags).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let terminal = open(name.as_c_str(), flags, Mode::empty()).unwrap();
+    (master, terminal)
+}
