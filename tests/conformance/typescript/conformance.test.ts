@@ -7,6 +7,7 @@ import type { Client, Sandbox } from "sandbox0";
 import { Server } from "./harness.ts";
 import { contextStories } from "./stories_context.ts";
 import { controlStories, recoveryStories } from "./stories_life.ts";
+import { lifecycleStories } from "./stories_lifecycle.ts";
 import { sandboxStories } from "./stories_sandbox.ts";
 import { sessionStories } from "./stories_session.ts";
 
@@ -22,7 +23,7 @@ before(async () => {
 
 after(() => server.stop());
 
-const withClient = { ...sandboxStories, ...recoveryStories };
+const withClient = { ...sandboxStories, ...lifecycleStories, ...recoveryStories };
 const withSandbox = { ...sessionStories, ...controlStories, ...contextStories };
 const limits = { timeout: 120_000 };
 
