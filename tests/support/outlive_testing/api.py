@@ -63,6 +63,15 @@ class Api:
             raise Failure(status, answered, envelope)
         return envelope["data"] if "data" in envelope else envelope
 
+    def bare(self, method: str, path: str, body=None):
+        """One call of a dialect without an envelope; its answer, or `Failure`."""
+        encoded = None if body is None else json.dumps(body).encode()
+        kind = {} if body is None else {"Content-Type": "application/json"}
+        status, answered, text = self.raw(method, path, encoded, kind)
+        if status >= 400:
+            raise Failure(status, answered, json.loads(text))
+        return json.loads(text)
+
     def sandbox(self, **config) -> "Sandbox":
         body = {"template": "default", **({"config": config} if config else {})}
         return Sandbox(self, self.call("POST", "/api/v1/sandboxes", body)["sandbox_id"])
@@ -76,6 +85,28 @@ class Sandbox:
         self.api = api
         self.id = sandbox_id
         self.path = f"/api/v1/sandboxes/{sandbox_id}"
+        self.named = f"/v1/sandbox/{sandbox_id}"
+
+    def suspend(self) -> dict:
+        return self.api.bare("POST", f"{self.named}/suspend")["sandbox"]
+
+    def wake(self) -> dict:
+        return self.api.bare("POST", f"{self.named}/resume")["sandbox"]
+
+    def show(self) -> dict:
+        """As the named dialect has it, with `suspended`."""
+        return self.api.bare("GET", self.named)["sandbox"]
+
+    def activity(self) -> dict:
+        return self.api.bare("GET", f"{self.named}/activity")
+
+    def wait_state(self, state: str, seconds: float = 15.0) -> None:
+        """Waits until the sandbox is `frozen`, `running`, …; looking never wakes it."""
+        wait_until(lambda: self.activity()["state"] == state, seconds, f"{self.id} {state}")
+
+    def fork(self, **config) -> "Sandbox":
+        body = {"config": config} if config else {}
+        return Sandbox(self.api, self.api.call("POST", f"{self.path}/fork", body)["sandbox"]["id"])
 
     def get(self) -> dict:
         return self.api.call("GET", self.path)

@@ -1,0 +1,95 @@
+"""Forks: what a copy has of its source, and what it has for itself alone."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+from outlive_testing import processes
+from outlive_testing.api import output
+
+FORKS = 8
+# Everything that must not be the same in two sandboxes, as one line of JSON.
+IDENTITY = """
+import json, os, socket, uuid
+print(json.dumps({
+    "random": os.urandom(16).hex(), "uuid": str(uuid.uuid4()), "machine": open("/etc/machine-id").read().strip(),
+    "boot": socket.gethostname(), "file": open("/root/kept").read(),
+}))
+"""
+
+
+def identity(sandbox) -> dict:
+    session = sandbox.session("python3", "-c", IDENTITY)
+    ended = session.wait_exit()
+    assert ended["exit_code"] == 0, output(session.events())
+    return json.loads(output(session.events(), "stdout"))
+
+
+def test_forks_share_files_and_nothing_else(api, own, server):  # case J9
+    mark = f"forked-{own.id}"
+    source = own.sh(f"echo kept > /root/kept; echo up; : {mark}; exec sleep 1000", key="a-key")
+    source.wait_output(b"up\n")
+    first = identity(own)
+    with ThreadPoolExecutor(FORKS) as pool:
+        forks = list(pool.map(lambda _: own.fork(), range(FORKS)))
+    try:
+        assert len({own.id, *(fork.id for fork in forks)}) == FORKS + 1
+        for fork in forks:
+            got = fork.get()
+            assert (got["status"], got["paused"], got["runtime_generation"]) == ("paused", True, 1)
+            assert fork.sessions() == []
+            assert processes.supervisors(fork.id) == [], "a fork that nobody used runs"
+        found = [identity(fork) for fork in forks]
+        for kind in ("random", "uuid", "machine", "boot"):
+            assert len({one[kind] for one in [first, *found]}) == FORKS + 1, kind
+        assert {one["file"] for one in found} == {"kept\n"}
+        # The source's command runs once, where it ran before, and its key belongs to it alone.
+        assert source.get()["attempt"]["id"] == source.made["attempt"]["id"]
+        assert source.get()["phase"] == "running"
+        for fork in forks:
+            assert [one["id"] for one in fork.sessions() if one["id"] == source.id] == []
+            owner = (server.data / "sandboxes" / fork.id / "state/owner").read_text()
+            assert owner.strip() == fork.id
+            again = fork.session("/bin/true", key="a-key")
+            assert again.id != source.id
+    finally:
+        for fork in forks:
+            fork.delete()
+
+
+def test_a_fork_is_a_picture_of_one_instant(own):
+    # Two files that a program writes one after the other are never further apart than that.
+    writer = own.sh("i=0; echo 0 > /root/a; echo 0 > /root/b; echo up; "
+                    "while :; do i=$((i+1)); echo $i > /root/a; echo $i > /root/b; done")
+    writer.wait_output(b"up\n")
+    fork = own.fork()
+    try:
+        session = fork.sh("cat /root/a; echo -; cat /root/b")
+        session.wait_exit()
+        first, second = (part.strip() for part in output(session.events()).split(b"-"))
+        # Opening a file anew empties it for a moment, in which the picture may be taken.
+        assert first and second or (first == b"") != (second == b"")
+        if first and second:
+            assert 0 <= int(first) - int(second) <= 1
+        assert writer.get()["phase"] == "running", "the source went on"
+    finally:
+        fork.delete()
+
+
+def test_a_resting_source_is_forked_as_it_rests(own, api):
+    own.sh("echo kept > /root/kept").wait_exit()
+    for rest, state in ((own.suspend, "frozen"), (own.pause, "released")):
+        rest()
+        fork = own.fork(ttl=600, hard_ttl=7200)
+        got = fork.get()
+        assert own.activity()["state"] == state, "the fork woke it"
+        # Deletion is due from its making on, the pause from its first start on.
+        assert got["hard_expires_at"] > got["created_at"] > got["expires_at"] == "0001-01-01T00:00:00Z"
+        session = fork.sh("cat /root/kept")
+        session.wait_exit()
+        assert output(session.events()) == b"kept\n"
+        started = fork.get()
+        assert started["hard_expires_at"] == got["hard_expires_at"] > started["expires_at"]
+        assert started["expires_at"] > got["created_at"]
+        fork.delete()
