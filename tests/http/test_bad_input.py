@@ -15,7 +15,7 @@ from outlive_testing.server import wait_until
 
 MIB = 1 << 20
 UNKNOWN = {"sandbox": "sbx-00000000-000", "session": "ses-00000000-000"}
-GATEWAY = {"bad_request": (400, 413), "unauthorized": (401,), "forbidden": (403,), "not_found": (404,), "conflict": (409,),
+GATEWAY = {"bad_request": (400,), "unauthorized": (401,), "forbidden": (403,), "not_found": (404,), "conflict": (409,),
            "quota_exceeded": (429,), "unavailable": (503,), "not_implemented": (501,)}
 SUPERVISOR = {"invalid_request": (400, 413), "session_not_found": (404,), "session_conflict": (409,),
               "event_cursor_expired": (410,), "input_buffer_full": (429,)}
@@ -25,6 +25,7 @@ BODIES = [
     ("POST", "/api/v1/sandboxes", {"template": "default"}),
     ("PUT", "/api/v1/sandboxes/{sandbox}", {"config": {"ttl": 600}}),
     ("POST", "/api/v1/sandboxes/{sandbox}/refresh", {"duration": 600}),
+    ("POST", "/api/v1/sandboxes/{sandbox}/fork", {"config": {"ttl": 600}}),
     ("POST", "/api/v1/sandboxes/{sandbox}/sessions", {"command": ["/bin/true"]}),
     ("PUT", "/api/v1/sandboxes/{sandbox}/sessions/{session}", {"command": ["/bin/true"]}),
     ("PUT", "/api/v1/sandboxes/{sandbox}/sessions/{session}/desired-state", {"state": "stopped"}),
@@ -80,7 +81,7 @@ def expect_no_fault(answer, what=""):
 
 @pytest.mark.parametrize("method, path, right", BODIES, ids=lambda value: value if isinstance(value, str) else "")
 def test_bodies_that_are_no_object(api, sandbox, session, method, path, right):
-    optional = path.endswith(("/attempts", "/refresh", "{sandbox}"))
+    optional = path.endswith(("/attempts", "/refresh", "/fork", "{sandbox}"))
     for body in NO_OBJECT:
         answer = send(api, method, fill(path, sandbox, session), body)
         if body == b"" and optional:
@@ -188,6 +189,7 @@ def test_bodies_of_ten_mebibytes(api, sandbox, session):
         body = json.dumps({**right, "padding": "p" * (10 * MIB)}).encode()
         answer = send(api, method, fill(path, sandbox, session), body)
         assert answer[0] == 413, f"{path}: {answer[0]}"
+        assert json.loads(answer[2])["error"]["code"] == "invalid_request", path
         expect_error(answer, path)
     assert processes.resident_bytes(api.server.pid) - before < 64 * MIB
 

@@ -27,7 +27,7 @@ pub struct SessionBody<T>(pub T);
 #[derive(Debug)]
 pub struct OptionalSessionBody<T>(pub T);
 
-/// A JSON body of a sandbox call. Its errors are `bad_request`.
+/// A JSON body of a sandbox call. Its errors are `bad_request`, but for one that is too large.
 #[derive(Debug)]
 pub struct GatewayBody<T>(pub T);
 
@@ -117,7 +117,7 @@ async fn read(request: Request, code: ErrorCode) -> Result<Bytes, Failure> {
         }
     }
     if too_large_already {
-        return Err(too_large(code));
+        return Err(too_large());
     }
     Ok(out.freeze())
 }
@@ -129,11 +129,12 @@ fn stalled(code: ErrorCode) -> Failure {
     })
 }
 
-fn too_large(code: ErrorCode) -> Failure {
+/// The same for every call, whatever its other errors are called.
+fn too_large() -> Failure {
     let message = format!("request body is larger than {BODY_BYTES_MAX} bytes");
     Failure(ApiError {
         status: 413,
-        ..ApiError::new(code, message)
+        ..ApiError::invalid(message)
     })
 }
 
