@@ -41,6 +41,7 @@ def configuration(sandbox: str, session: str, restless: str, bare: str, context:
                 ids = {**alive, "sandboxes": bare}
             elif ids is alive and "/sessions" not in path:
                 ids = {**alive, "sandboxes": restless}
+            ids = {**ids, "sandbox": ids["sandboxes"]}
             given = [f'"path.{name}" = "{ids[kind]}"'
                      for kind, name in re.findall(r"/(\w+)/\{(\w+)\}", path) if kind in ids]
             if given:
