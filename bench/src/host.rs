@@ -55,6 +55,15 @@ impl Host {
         Ok(host)
     }
 
+    /// Kills the server and starts another one on the same directory.
+    pub(crate) fn restart(&mut self) -> Result<()> {
+        self.server.kill()?;
+        self.server.wait()?;
+        fs::remove_file(self.data.path().join("endpoint"))?;
+        self.server = spawn_server(self.data.path())?;
+        self.wait_until_ready()
+    }
+
     fn wait_until_ready(&mut self) -> Result<()> {
         let begun = Instant::now();
         loop {

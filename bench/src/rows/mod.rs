@@ -14,6 +14,7 @@ mod idle;
 mod ingest;
 mod logger;
 mod replay;
+mod sandboxes;
 
 /// What a row needs.
 pub(crate) struct Bench<'a> {
@@ -58,6 +59,11 @@ pub(crate) const GROUPS: &[(&str, Measure)] = &[
     ("reopen", append::reopen),
     ("agent", idle::agent),
     ("idle", idle::idle),
+    ("sandbox", sandboxes::create),
+    ("freeze", sandboxes::freeze),
+    ("replace", sandboxes::replace),
+    ("fork", sandboxes::fork),
+    ("take-up", sandboxes::take_up),
 ];
 
 /// Runs `ours` and `floor` in turns and answers the median of each.
