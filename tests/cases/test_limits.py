@@ -105,3 +105,27 @@ def test_what_the_runtime_process_cannot_give_is_refused():
             assert (refused.value.status, refused.value.code) == (422, "unsupported")
         assert api.call("GET", "/api/v1/sandboxes")["count"] == 0
         assert api.sandbox().get()["network"] == {"mode": "host"}
+
+
+def who(sandbox, **spec) -> list[str]:
+    line = 'echo $(id -u) $(id -g) $(id -G) $USER $HOME $(umask) $PWD'
+    return said(sandbox.sh(line, **spec)).decode().split()
+
+
+def test_a_user_by_number_or_name_is_at_home(limited):  # case K2
+    sandbox = limited(user="user")
+    assert who(sandbox) == ["1000", "1000", "1000", "user", "/home/user", "0022", "/home/user"]
+    assert who(sandbox, user="daemon:tty")[:4] == ["1", "5", "5", "daemon"]
+    assert who(sandbox, user="4711")[:5] == ["4711", "4711", "4711", "4711", "/"]
+    # Groups that name the user are the user's, from the files as they are now.
+    said(sandbox.sh("echo team:x:90:user >> /etc/group", user="root"))
+    assert who(sandbox)[:4] == ["1000", "1000", "1000", "90"]
+
+
+def test_a_name_that_nobody_has_is_a_failed_start(limited):
+    session = limited().session("/bin/true", user="stranger")
+    failed = session.wait_phase("failed")
+    assert "stranger" in failed["attempt"]["message"], failed
+    with pytest.raises(Failure) as refused:
+        session.sandbox.session("/bin/true", user="not a user")
+    assert (refused.value.status, refused.value.code) == (400, "invalid_request")

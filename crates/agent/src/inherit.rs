@@ -1,12 +1,15 @@
 //! What a supervisor finds when it starts: its keeper, its configuration, and everything that
 //! the supervisor before it left.
 
-use std::{io, os::fd::AsFd};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
 
 use outlive_api::launch::{Isolation, LaunchConfig, RuntimeKind};
 
 use crate::{
-    account::Account,
+    account::{Account, Credentials, UnknownName},
     keeper::{ExitRecord, KEEPER_FD_ENV, KeeperClient, KeeperError, Kept},
     process::{Attempt, Pump, Spawner, cgroup::WorkloadCgroups, recover, spawn::INNER_ROOT},
     sys,
@@ -26,8 +29,8 @@ pub struct Inheritance {
     pub config: LaunchConfig,
     /// What was reached.
     pub isolation: Isolation,
-    /// Whom attempts run as, by name.
-    pub account: Account,
+    /// The workload's root, when it isn't ours.
+    pub root: Option<OwnedFd>,
     /// Starts attempts.
     pub spawner: Spawner,
     /// Moves output.
@@ -76,7 +79,8 @@ impl Inheritance {
         let spawner = Spawner::start(keeper.clone(), &kept)?;
         let cgroups = WorkloadCgroups::from_kept(&kept)?;
         let exits = keeper.exits()?;
-        let account = account(&config, &kept);
+        let root = kept.iter().find(|k| k.label.name == INNER_ROOT);
+        let root = root.map(|k| k.fd.try_clone()).transpose()?;
         let recovered = recover(kept);
         Ok(Self {
             pump: Pump::start()?,
@@ -88,27 +92,20 @@ impl Inheritance {
             spawner,
             cgroups,
             exits,
-            account,
+            root,
         })
     }
 }
 
-/// The configured user in the sandbox, or ourselves on the host.
-fn account(config: &LaunchConfig, kept: &[Kept]) -> Account {
-    let root = kept.iter().find(|k| k.label.name == INNER_ROOT);
-    let uid = match config.runtime {
-        RuntimeKind::Namespace => config.user.uid,
-        RuntimeKind::Process => rustix::process::geteuid().as_raw(),
-    };
-    Account::find(root.map(|k| &k.fd), uid)
-}
-
 impl Inheritance {
-    /// Whom attempts run as: the configured user, or nobody else than us.
-    pub fn user(&self) -> Option<(u32, u32)> {
+    /// Whom attempts run as that name nobody: the configured user, or nobody else than us.
+    pub fn user(&self) -> Result<Option<Credentials>, UnknownName> {
         match self.config.runtime {
-            RuntimeKind::Namespace => Some((self.config.user.uid, self.config.user.gid)),
-            RuntimeKind::Process => None,
+            RuntimeKind::Namespace => {
+                let account = Account::find(self.root.as_ref(), &self.config.user)?;
+                Ok(Some(account.credentials))
+            }
+            RuntimeKind::Process => Ok(None),
         }
     }
 }

@@ -168,3 +168,6 @@ pub const COPY_NEWS_EVERY: Duration = Duration::from_millis(200);
 pub const COPY_PIECE_BYTES: usize = 64 << 20;
 /// Longest value, and longest list of names, of a file's extended attributes: the kernel's own.
 pub const XATTR_BYTES_MAX: usize = 64 << 10;
+
+/// Further groups of one process.
+pub(crate) const GROUPS_MAX: usize = 64;

@@ -29,7 +29,7 @@ use outlive_core::{
     id::SessionId,
     limits::KILL_WAIT,
     session::TerminalSize,
-    spec::{Io, SessionSpec},
+    spec::{Io, User, Who},
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -39,7 +39,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    account::Account,
+    account::{Account, Credentials, UnknownName},
     inherit::Inheritance,
     input::Kind,
     journal::SessionJournal,
@@ -87,31 +87,67 @@ pub(crate) struct Processes {
 /// What every attempt of the sandbox starts with.
 #[derive(Debug)]
 struct Workplace {
-    env: BTreeMap<String, String>,
-    /// User and group inside; `None` stays who the supervisor is.
-    user: Option<(u32, u32)>,
-    /// Working directory of attempts that name none.
+    /// The sandbox's user; `None` stays who the supervisor is.
+    user: Option<User>,
+    /// Where users are looked up, when it isn't our own root.
+    root: Option<OwnedFd>,
+    /// Working directory of attempts that name none; empty is the user's home.
     cwd: String,
+    /// The sandbox's own idea of a home at its launch.
+    home: Option<String>,
 }
 
 impl Workplace {
-    fn of(config: &LaunchConfig, account: &Account) -> Self {
-        let user = match config.runtime {
-            RuntimeKind::Namespace => Some((config.user.uid, config.user.gid)),
-            RuntimeKind::Process => None,
+    fn of(config: &LaunchConfig, root: Option<OwnedFd>) -> Self {
+        Self {
+            user: match config.runtime {
+                RuntimeKind::Namespace => Some(config.user.clone()),
+                RuntimeKind::Process => None,
+            },
+            root,
+            cwd: config.cwd.clone(),
+            home: config.env.get("HOME").cloned(),
+        }
+    }
+
+    /// Who an attempt is, by name, and by ids where they differ from the supervisor's.
+    fn account(
+        &self,
+        asked: Option<&User>,
+    ) -> Result<(Account, Option<Credentials>), StartFailure> {
+        let failed = |error: UnknownName| StartFailure(error.to_string());
+        match (&self.user, asked) {
+            (Some(own), asked) => {
+                let account = Account::find(self.root.as_ref(), asked.unwrap_or(own));
+                let account = account.map_err(failed)?;
+                let credentials = account.credentials.clone();
+                Ok((account, Some(credentials)))
+            }
+            (None, None) => {
+                let ours = User {
+                    user: Who::Id(rustix::process::geteuid().as_raw()),
+                    group: None,
+                };
+                let account = Account::find(None, &ours).map_err(failed)?;
+                Ok((account, None))
+            }
+            (None, Some(_)) => Err(StartFailure(
+                "user: the runtime `process` runs everything as the server's own user".to_owned(),
+            )),
+        }
+    }
+
+    fn cwd(&self, account: &Account, asked: &str) -> String {
+        let own = match (self.cwd.as_str(), &self.home) {
+            ("", Some(home)) => home,
+            ("", None) => &account.home,
+            (cwd, _) => cwd,
         };
-        let env = BTreeMap::from([
-            ("PATH".to_owned(), PATH_DEFAULT.to_owned()),
-            ("HOME".to_owned(), account.home.clone()),
-            ("USER".to_owned(), account.name.clone()),
-            ("LOGNAME".to_owned(), account.name.clone()),
-        ]);
-        let cwd = match (config.cwd.as_str(), config.env.get("HOME")) {
-            ("", Some(home)) => home.clone(),
-            ("", None) => account.home.clone(),
-            (cwd, _) => cwd.to_owned(),
-        };
-        Self { env, user, cwd }
+        match asked {
+            "" => own.to_owned(),
+            absolute if absolute.starts_with('/') => absolute.to_owned(),
+            relative => format!("{own}/{relative}"),
+        }
     }
 }
 
@@ -126,7 +162,7 @@ impl Processes {
             cgroups,
             attempts,
             others,
-            account,
+            root,
             ..
         } = inherited;
         let found = attempts
@@ -143,7 +179,7 @@ impl Processes {
             spawner,
             pump,
             cgroups,
-            workplace: Workplace::of(&config, &account),
+            workplace: Workplace::of(&config, root),
             env: RefCell::new(config.env),
             found: RefCell::new(found),
             spools: RefCell::new(spools),
@@ -184,7 +220,7 @@ impl Processes {
         Ok(())
     }
 
-    fn request(&self, order: &SpawnOrder) -> SpawnRequest {
+    fn request(&self, order: &SpawnOrder) -> Result<SpawnRequest, StartFailure> {
         let SpawnOrder {
             session,
             number,
@@ -193,7 +229,13 @@ impl Processes {
             journal: _,
             stop: _,
         } = order;
-        let mut env = self.workplace.env.clone();
+        let (account, user) = self.workplace.account(spec.user.as_ref())?;
+        let mut env = BTreeMap::from([
+            ("PATH".to_owned(), PATH_DEFAULT.to_owned()),
+            ("HOME".to_owned(), account.home.clone()),
+            ("USER".to_owned(), account.name.clone()),
+            ("LOGNAME".to_owned(), account.name.clone()),
+        ]);
         env.extend(self.env.borrow().clone());
         let mut io = spec.io.clone();
         if let Io::Pty(terminal) = &mut io {
@@ -203,29 +245,21 @@ impl Processes {
             }
         }
         env.extend(spec.env.clone());
-        SpawnRequest {
+        Ok(SpawnRequest {
             key: AttemptKey {
                 session: session.clone(),
                 number: *number,
             },
             argv: spec.command.clone(),
             env: env.into_iter().collect(),
-            cwd: self.cwd_of(spec),
+            cwd: self.workplace.cwd(&account, &spec.cwd),
             io,
-            user: self.workplace.user,
-        }
-    }
-
-    fn cwd_of(&self, spec: &SessionSpec) -> String {
-        match spec.cwd.as_str() {
-            "" => self.workplace.cwd.clone(),
-            absolute if absolute.starts_with('/') => absolute.to_owned(),
-            relative => format!("{}/{relative}", self.workplace.cwd),
-        }
+            user,
+        })
     }
 
     async fn start_process(self: Rc<Self>, order: SpawnOrder) -> Result<Process, StartFailure> {
-        let request = self.request(&order);
+        let request = self.request(&order)?;
         let (program, cwd) = (request.argv.first().cloned(), request.cwd.clone());
         let spawned = self.spawner.spawn(request).await.map_err(failure)?;
         let process = Process::of(&self, spawned.attempt, &order.journal).map_err(failure)?;

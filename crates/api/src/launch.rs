@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, fmt, net::Ipv4Addr, str::FromStr};
 
 use minicbor::{Decode, Encode};
 use outlive_core::id::{Generation, SandboxId};
+pub use outlive_core::spec::User;
 
 /// One generation of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
@@ -269,22 +270,6 @@ impl FromStr for Cidr {
         };
         Self::new(first.parse().map_err(|_| CidrError)?, bits)
     }
-}
-
-/// Whom attempts run as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Encode, Decode)]
-pub struct User {
-    /// User id inside.
-    #[n(0)]
-    pub uid: u32,
-    /// Group id inside.
-    #[n(1)]
-    pub gid: u32,
-}
-
-impl User {
-    /// The workload's own root.
-    pub const ROOT: Self = Self { uid: 0, gid: 0 };
 }
 
 /// Limits of the workload as a whole. A limit that can't be enforced is refused.

@@ -136,6 +136,10 @@ pub struct SessionSpec {
     /// How much of the journal is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_retention: Option<EventRetentionSpec>,
+    /// Whom it runs as: uid, uid:gid, or names that the sandbox knows; left out, the sandbox's
+    /// user. Not in the vendor's API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
 }
 
 /// The streams.
@@ -264,6 +268,7 @@ impl From<&core::SessionSpec> for SessionSpec {
                 max_bytes: Some(wide(spec.retention.bytes_max)),
                 max_age_seconds: Some(wide(spec.retention.age_seconds_max)),
             }),
+            user: spec.user.as_ref().map(ToString::to_string),
         }
     }
 }
@@ -352,6 +357,7 @@ impl From<SessionSpec> for core::RawSpec {
             name: spec.name,
             command: Some(spec.command),
             cwd: spec.cwd,
+            user: spec.user,
             env: spec.env,
             io: core::RawIo {
                 mode: io.mode.map(Into::into),

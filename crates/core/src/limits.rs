@@ -71,3 +71,9 @@ pub const RUNTIME_BACKOFF_MIN: Duration = Duration::from_millis(200);
 pub const RUNTIME_BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// A runtime that lived so long did not die young.
 pub const RUNTIME_STABLE_MIN: Duration = Duration::from_secs(10);
+
+/// Longest name of a user or group, bytes.
+pub const USER_BYTES_MAX: usize = 64;
+
+/// Users and groups of a sandbox by number: 0 to one below.
+pub const IDS_MAX: u32 = 65_536;

@@ -16,8 +16,10 @@ pub use raw::{
     IoMode, RawIo, RawLifecycle, RawReadiness, RawRestart, RawRetention, RawSpec, RawTerminal,
     ReadinessKind, SpecError, SpecProblem, check_idempotency_key,
 };
+pub use user::{User, Who};
 
 mod raw;
+mod user;
 
 /// How a session's standard streams are connected.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
@@ -217,6 +219,9 @@ pub struct SessionSpec {
     /// Retention.
     #[n(7)]
     pub retention: Retention,
+    /// Whom it runs as; none is the sandbox's user.
+    #[n(8)]
+    pub user: Option<User>,
 }
 
 impl Io {
@@ -245,6 +250,7 @@ impl SessionSpec {
             && self.cwd == other.cwd
             && self.env == other.env
             && self.io == other.io
+            && self.user == other.user
             && self.readiness == other.readiness
     }
 }

@@ -9,7 +9,7 @@ use std::{
     os::fd::{AsRawFd, OwnedFd, RawFd},
 };
 
-use crate::sys;
+use crate::{account::Credentials, sys};
 
 /// First byte of the exec-status pipe: the gate was opened.
 pub(super) const RELEASED: u8 = b'R';
@@ -36,8 +36,8 @@ pub(super) struct ChildPlan {
     pub(super) inner: Option<RawFd>,
     /// User namespace to enter.
     pub(super) user_namespace: Option<RawFd>,
-    /// User and group to become.
-    pub(super) ids: Option<(u32, u32)>,
+    /// User and groups to become.
+    pub(super) ids: Option<Credentials>,
     /// Standard input, output and error.
     pub(super) stdio: [RawFd; 3],
     /// Standard input is a terminal that becomes the controlling one.
@@ -120,8 +120,8 @@ fn prepare(plan: &ChildPlan) -> Result<(), i32> {
     enter_namespaces(plan)?;
     drop_power(plan)?;
     install_filter(plan)?;
-    if let Some((uid, gid)) = plan.ids {
-        become_user(uid, gid)?;
+    if let Some(ids) = &plan.ids {
+        become_user(ids)?;
     }
     // SAFETY: no memory involved.
     check(unsafe { libc::syscall(libc::SYS_setsid) })?;
@@ -236,9 +236,10 @@ fn install_filter(plan: &ChildPlan) -> Result<(), i32> {
     Ok(())
 }
 
-fn become_user(uid: u32, gid: u32) -> Result<(), i32> {
-    // SAFETY: an empty list needs no memory.
-    check(unsafe { libc::syscall(libc::SYS_setgroups, 0_usize, std::ptr::null::<u32>()) })?;
+fn become_user(ids: &Credentials) -> Result<(), i32> {
+    let (uid, gid, groups) = (ids.uid, ids.gid, &ids.groups);
+    // SAFETY: as many ids as the length says, of which the kernel takes a copy.
+    check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) })?;
     // SAFETY: no memory involved. The raw calls change this thread only, and it is the only one.
     check(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) })?;
     // SAFETY: as above.

@@ -36,6 +36,7 @@ use super::{
     pty,
 };
 use crate::{
+    account::Credentials,
     keeper::{KeeperClient, KeeperError, Kept},
     limits::SPAWN_QUEUE_MAX,
     sys::{self, Forked},
@@ -63,8 +64,8 @@ pub struct SpawnRequest {
     pub cwd: String,
     /// The streams.
     pub io: Io,
-    /// User and group inside; `None` stays who the supervisor is (`process` runtime).
-    pub user: Option<(u32, u32)>,
+    /// Ids inside; `None` stays who the supervisor is (`process` runtime).
+    pub user: Option<Credentials>,
 }
 
 /// A process that waits at its gate.
@@ -403,7 +404,7 @@ impl Worker {
             joins: joins.into_iter().collect(),
             inner: self.inner.as_ref().map(|i| i.init.as_raw_fd()),
             user_namespace: self.inner.as_ref().map(|i| i.user.as_raw_fd()),
-            ids: request.user,
+            ids: request.user.clone(),
             stdio: streams.theirs.each_ref().map(AsRawFd::as_raw_fd),
             terminal: streams.terminal.is_some(),
             gate: gate_read.as_raw_fd(),
@@ -454,10 +455,10 @@ impl Worker {
 
     /// The child's user as this process counts: the workload's 0 is our 1.
     fn owner(&self, request: &SpawnRequest) -> Owner {
-        let (uid, gid) = request.user?;
+        let ids = request.user.as_ref()?;
         match self.inner {
-            Some(_) => Some((uid + 1, gid + 1)),
-            None => Some((uid, gid)),
+            Some(_) => Some((ids.uid + 1, ids.gid + 1)),
+            None => Some((ids.uid, ids.gid)),
         }
     }
 

@@ -15,6 +15,7 @@ use std::{
 
 use minicbor::{Decode, Encode};
 use outlive_agent::{
+    account::Credentials,
     inherit::Inheritance,
     keeper::{KeeperClient, KeeperStatus, Label},
     process::{
@@ -173,7 +174,7 @@ struct Supervisor {
     spawner: Spawner,
     pump: Pump,
     cgroups: WorkloadCgroups,
-    user: Option<(u32, u32)>,
+    user: Option<Credentials>,
     live: Mutex<Vec<Arc<Live>>>,
     one_start: Mutex<()>,
     shut: Mutex<Vec<Spawned>>,
@@ -191,7 +192,7 @@ struct Live {
 pub fn main() -> anyhow::Result<()> {
     let inherited = Inheritance::take()?;
     let listener = listener(&inherited.keeper)?;
-    let user = inherited.user();
+    let user = inherited.user()?;
     let supervisor = Arc::new(Supervisor {
         keeper: inherited.keeper,
         spawner: inherited.spawner,
@@ -271,7 +272,7 @@ impl Supervisor {
                     env: Vec::new(),
                     cwd: "/".to_owned(),
                     io: Io::Pipes,
-                    user: self.user,
+                    user: self.user.clone(),
                 })?;
                 let pid = spawned.attempt.outer_pid;
                 self.shut.lock().unwrap().push(spawned);
@@ -353,7 +354,7 @@ impl Supervisor {
             } else {
                 Io::Pipes
             },
-            user: self.user,
+            user: self.user.clone(),
         })?;
         let pid = spawned.attempt.pid;
         let live = self.adopt(name, spawned.attempt)?;

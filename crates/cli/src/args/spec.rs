@@ -80,6 +80,9 @@ pub struct SpecFlags {
     /// Working directory in the sandbox.
     #[arg(long, value_name = "DIR")]
     pub cwd: Option<String>,
+    /// Whom it runs as: uid, uid:gid, or names that the sandbox knows [default: the sandbox's].
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
     /// Variable; `KEY` alone takes the value from here, unseen by `ps`. May be repeated.
     #[arg(short, long = "env", value_name = "KEY[=VALUE]")]
     pub env: Vec<String>,
@@ -161,6 +164,7 @@ impl SpecFlags {
         put(&mut spec, "name", self.name.clone());
         spec.insert("command".into(), json!(command));
         put(&mut spec, "cwd", self.cwd.clone());
+        put(&mut spec, "user", self.user.clone());
         let env = self.environment()?;
         if !env.is_empty() {
             spec.insert("env".into(), Value::Object(env));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Descendants, DesiredState, Io, Lifecycle, Readiness, Restart, RestartPolicy, Retention,
-    RuntimeRecovery, SessionSpec, Terminal,
+    RuntimeRecovery, SessionSpec, Terminal, User,
 };
 use crate::limits;
 
@@ -27,6 +27,8 @@ pub struct RawSpec {
     pub readiness: RawReadiness,
     /// `event_retention`.
     pub event_retention: RawRetention,
+    /// `user`.
+    pub user: Option<String>,
 }
 
 /// How the streams are connected; `pipes` when missing.
@@ -169,6 +171,9 @@ pub enum SpecProblem {
     /// A variable whose name holds an equals sign.
     #[error("must not have a name that contains '='")]
     EqualsInName,
+    /// It names no user.
+    #[error("must be uid, uid:gid, or names; numbers are below 65536")]
+    NoUser,
     /// The longest delay is shorter than the first.
     #[error("must not be less than initial_backoff_ms")]
     BelowInitial,
@@ -225,7 +230,15 @@ impl RawSpec {
             lifecycle: self.lifecycle.validate()?,
             readiness: self.readiness.validate()?,
             retention: self.event_retention.validate()?,
+            user: checked_user(self.user)?,
         })
+    }
+}
+
+fn checked_user(user: Option<String>) -> Result<Option<User>, SpecError> {
+    match user.map(|text| User::parse(&text)).transpose() {
+        Ok(user) => Ok(user),
+        Err(problem) => fault("user", problem),
     }
 }
 

@@ -361,10 +361,7 @@ impl LauncherRuntime {
             },
             hostname: start.sandbox.as_str().to_owned(),
             env: start.config.env_vars.clone(),
-            user: start.config.user.map_or(User::ROOT, |ids| User {
-                uid: ids.uid,
-                gid: ids.gid,
-            }),
+            user: user(start.config)?,
             cwd: String::new(),
             limits: limits(start)?,
             copied_sessions: CopiedSessions::Refuse,
@@ -627,6 +624,16 @@ fn encoded(config: &LaunchConfig) -> Result<Vec<u8>, RuntimeError> {
     minicbor::to_vec(config).map_err(|error| RuntimeError::Launcher {
         message: error.to_string(),
     })
+}
+
+/// Whom a sandbox's sessions run as that name nobody.
+fn user(config: &SandboxConfig) -> Result<User, RuntimeError> {
+    match &config.user {
+        Some(text) => {
+            User::parse(text).map_err(|problem| RuntimeError::Limits(format!("user {problem}")))
+        }
+        None => Ok(User::ROOT),
+    }
 }
 
 /// The rules of a sandbox.

@@ -12,6 +12,7 @@ use outlive_api::{
     sandbox as wire,
 };
 use outlive_core::sandbox::{AutoResume, Holds, Policy};
+use outlive_core::spec::User;
 use serde::{Deserialize, Serialize};
 
 use super::network;
@@ -39,7 +40,7 @@ pub(crate) struct SandboxConfig {
     pub(crate) network: Option<Network>,
     /// Whom its commands run as.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) user: Option<Ids>,
+    pub(crate) user: Option<String>,
     /// When it falls asleep.
     pub(crate) idle: IdleRule,
 }
@@ -129,13 +130,6 @@ impl IdleRule {
     }
 }
 
-/// A user and group inside a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Ids {
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-}
-
 impl Default for SandboxConfig {
     fn default() -> Self {
         Self {
@@ -219,7 +213,7 @@ pub(crate) struct ConfigChange {
     pub(crate) auto_resume: Option<bool>,
     pub(crate) resources: Option<Resources>,
     pub(crate) network: Option<Network>,
-    pub(crate) user: Option<Ids>,
+    pub(crate) user: Option<String>,
     pub(crate) idle: Option<IdleRule>,
 }
 
@@ -240,7 +234,7 @@ impl ConfigChange {
         }
         config.resources = self.resources.or_else(|| config.resources.take());
         config.network = self.network.or_else(|| config.network.take());
-        config.user = self.user.or(config.user);
+        config.user = self.user.or_else(|| config.user.take());
         if let Some(idle) = self.idle {
             config.idle = idle;
         }
@@ -352,17 +346,12 @@ fn check_resources(asked: wire::Resources) -> Result<Resources, ApiError> {
     })
 }
 
-/// `uid` or `uid:gid`, in numbers; `root` for both 0.
-fn check_user(text: &str) -> Result<Ids, ApiError> {
-    let (uid, gid) = text.split_once(':').unwrap_or((text, text));
-    let id = |text: &str| match text {
-        "root" => Some(0),
-        digits => digits.parse::<u32>().ok().filter(|id| *id < 65_536),
-    };
-    id(uid)
-        .zip(id(gid))
-        .map(|(uid, gid)| Ids { uid, gid })
-        .ok_or_else(|| bad("user must be uid or uid:gid, numbers below 65536, or root"))
+/// `uid`, `uid:gid` or names.
+fn check_user(text: &str) -> Result<String, ApiError> {
+    match User::parse(text) {
+        Ok(user) => Ok(user.to_string()),
+        Err(problem) => Err(bad(format!("user {problem}"))),
+    }
 }
 
 fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> ApiError {
