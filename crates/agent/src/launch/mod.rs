@@ -3,7 +3,7 @@
 //! ```text
 //!   server ─ LaunchConfig ─► launch ─┬─ control groups, directories, image     (host, root)
 //!                                    ├─ fork into O ─┬─ W: the workload's user namespace
-//!                                    │               ├─ fork into P ─► root, exec sbx-init
+//!                                    │               ├─ fork into P ─► exec sbx-init: root
 //!                                    │               └─ exec keeper (PID 1 of O)
 //!                                    ◄── "ready" ────── keeper, once its supervisor serves
 //!   server ◄─ LaunchOutcome ─────────┘
@@ -30,6 +30,7 @@ pub(crate) mod step;
 pub(crate) use cgroups::{Hierarchy, discover};
 pub(crate) use nested::user_namespace;
 pub(crate) use network::probe as probe_bridge;
+pub(crate) use root::enter as enter_root;
 
 use std::{
     ffi::CString,

@@ -316,7 +316,7 @@ fn start_init(ground: &Ground<'_>, layers: &Layers) -> Step<(u32, OwnedFd)> {
                 layers,
                 network: ground.config.network,
             };
-            let failure = match root::build(&plan).and_then(|()| become_init(ground)) {
+            let failure = match root::build(&plan).and_then(|()| become_init(ground, &report)) {
                 Ok(never) => match never {},
                 Err(failure) => failure,
             };
@@ -331,7 +331,7 @@ fn start_init(ground: &Ground<'_>, layers: &Layers) -> Step<(u32, OwnedFd)> {
         Forked::Parent { pid, pidfd } => {
             drop(report);
             let mut bytes = Vec::new();
-            // End of file without a word: exec closed the pipe.
+            // End of file without a word: `sbx-init` stands in its root and closed the pipe.
             std::fs::File::from(reports)
                 .read_to_end(&mut bytes)
                 .step(step)?;
@@ -344,7 +344,12 @@ fn start_init(ground: &Ground<'_>, layers: &Layers) -> Step<(u32, OwnedFd)> {
     }
 }
 
-fn become_init(ground: &Ground<'_>) -> Step<std::convert::Infallible> {
+/// Becomes `sbx-init` while the host's root is still ours: an agent that isn't static needs the
+/// host's loader and libraries, which an image need not have. `sbx-init` then moves into the root
+/// and closes its standard input, which is `report`, or writes into it why it can't.
+fn become_init(ground: &Ground<'_>, report: &OwnedFd) -> Step<std::convert::Infallible> {
+    let step = "becoming sbx-init";
+    rustix::stdio::dup2_stdin(report).step(step)?;
     let title = super::c_string(crate::init::INIT_TITLE)?;
-    Err(sys::exec_fd(ground.exe.as_fd(), &[title], &[])).step("becoming sbx-init")
+    Err(sys::exec_fd(ground.exe.as_fd(), &[title], &[])).step(step)
 }

@@ -41,7 +41,7 @@ const DEV_LINKS: &[(&str, &str)] = &[
     ("/proc/self/fd/2", "stderr"),
 ];
 
-/// Builds the root and moves into it.
+/// Builds the root and goes there; [`enter`] makes it the only one.
 pub(super) fn build(plan: &RootPlan<'_>) -> Step<()> {
     mount_change(
         "/",
@@ -83,7 +83,7 @@ pub(super) fn build(plan: &RootPlan<'_>) -> Step<()> {
         MountFlags::NOSUID | MountFlags::NODEV,
     )?;
     devices(&format!("{root}/dev"))?;
-    enter(&root)
+    rustix::process::chdir(root).step("going to the workload's root")
 }
 
 /// Makes a directory; one that is there stays as it is.
@@ -212,10 +212,9 @@ fn devices(dev: &str) -> Step<()> {
     .step("mounting /dev/mqueue")
 }
 
-/// Makes `root` the root and drops everything else, the scaffold included.
-fn enter(root: &str) -> Step<()> {
+/// Makes the current directory the root and drops everything else, the scaffold included.
+pub(crate) fn enter() -> Step<()> {
     let step = "entering the workload's root";
-    rustix::process::chdir(root).step(step)?;
     sys::pivot_root_here().step(step)?;
     unmount(".", UnmountFlags::DETACH).step(step)?;
     rustix::process::chdir("/").step(step)
