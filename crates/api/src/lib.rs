@@ -9,6 +9,7 @@ pub mod context;
 pub mod encode;
 pub mod error;
 pub mod event;
+pub mod image;
 pub mod keys;
 pub mod launch;
 pub mod limits;

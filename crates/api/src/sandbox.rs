@@ -88,6 +88,10 @@ pub struct SandboxConfig {
     /// The user that commands run as. Not in the vendor's API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The image it is made from, instead of its template's; only when it is made. Not in the
+    /// vendor's API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// When it falls asleep by itself. Not in the vendor's API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleRule>,
@@ -199,6 +203,9 @@ pub struct Sandbox {
     /// How it is connected, and what it reaches; `mode` is the one that holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
+    /// The image it was made from: `host`, or `name:tag`. Not in the vendor's API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// The kind of runtime and how well it isolates. Not in the vendor's API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<RuntimeInfo>,

@@ -3,6 +3,8 @@
 //! Answers stay JSON values: `--json` prints what the server said, fields that this build does
 //! not know included.
 
+mod long;
+
 use std::time::Duration;
 
 use reqwest::{
@@ -21,6 +23,8 @@ use crate::{
     },
     next,
 };
+
+pub use self::long::Upload;
 
 /// A server and the key for it.
 #[derive(Debug, Clone)]

@@ -101,3 +101,6 @@ pub const SPINNER_TICK: Duration = Duration::from_millis(100);
 
 /// How long a hold lasts, unless told otherwise: an hour.
 pub const HOLD_SECONDS_DEFAULT: u64 = 3600;
+
+/// Bytes of an upload that are read at once.
+pub const UPLOAD_CHUNK_BYTES: usize = 256 * 1024;

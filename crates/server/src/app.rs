@@ -4,13 +4,13 @@
 //!  request id ► panics ► ─┬─ /healthz /readyz /metadata            no key
 //!                         └─ key ► role ► rate ─┬─ /api/v1/sandboxes, …/sessions
 //!                                               ├─ /v1/sandbox
-//!                                               └─ /v1/keys, /v1/upgrade
+//!                                               └─ /v1/keys, /v1/images, /v1/upgrade
 //! ```
 
 use std::{any::Any, collections::BTreeMap, sync::Arc};
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     body::Body,
     extract::State,
     http::Response,
@@ -26,6 +26,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
     auth::{Auth, require_key},
+    catalog::Catalog,
     dialect::{
         named,
         supervised::{self, Supervised},
@@ -34,6 +35,7 @@ use crate::{
         reply::{Failure, ok},
         request_id::request_id,
     },
+    images::rest as images_rest,
     keys::{self, Keys},
     metrics::{self, Metrics, count_calls},
     openapi,
@@ -49,18 +51,25 @@ pub(crate) fn app(
     supervised: Arc<Supervised>,
     metrics: Arc<Metrics>,
     upgrades: Upgrades,
+    catalog: Catalog,
 ) -> Router {
+    let images = catalog.library();
+    let catalog = Extension(Arc::new(catalog));
     let keyed = Router::new()
         .nest(
             "/api/v1/sandboxes",
-            rest::router().with_state(engine.clone()),
+            rest::router()
+                .with_state(engine.clone())
+                .layer(catalog.clone()),
         )
+        .nest("/v1/images", images_rest::router().with_state(images))
         .merge(supervised::router(supervised))
         .nest("/v1/keys", keys::router().with_state(keys))
         .nest("/v1/upgrade", upgrade::router().with_state(upgrades))
         .layer(from_fn_with_state(Arc::clone(&auth), require_key));
-    let named: Router<Engine> =
-        named::router(engine.clone()).layer(from_fn_with_state(auth, require_key));
+    let named: Router<Engine> = named::router(engine.clone())
+        .layer(catalog)
+        .layer(from_fn_with_state(auth, require_key));
     Router::new()
         .merge(keyed)
         .merge(named::with_bare_errors(named))

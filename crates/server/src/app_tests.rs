@@ -16,13 +16,16 @@ use tower::ServiceExt as _;
 use crate::{
     app::app,
     auth::Auth,
+    catalog::Catalog,
     clock,
     dialect::supervised::Supervised,
+    images::{ImagesDir, Library},
     keys::Keys,
     rate::Rates,
     runtime::fake::{FakeHost, FakeRuntime},
     sandboxes::Engine,
     store::{Owner, Store, sqlite::SqliteStore},
+    templates::Templates,
     upgrade::Upgrades,
 };
 
@@ -53,11 +56,11 @@ impl Answer {
 impl House {
     async fn open(requests_per_second: u32) -> Self {
         let host = FakeHost::new(tokio::runtime::Handle::current());
-        let store: Arc<dyn Store> = Arc::new(
-            SqliteStore::open(&host.dir().join("outlive.db"))
-                .await
-                .unwrap(),
-        );
+        let sqlite = SqliteStore::open(&host.dir().join("outlive.db"))
+            .await
+            .unwrap();
+        let sqlite = Arc::new(sqlite);
+        let store: Arc<dyn Store> = Arc::<SqliteStore>::clone(&sqlite);
         let tasks = TaskTracker::new();
         let stop = CancellationToken::new();
         let engine = Engine::new(
@@ -79,6 +82,8 @@ impl House {
             stop,
             tasks.clone(),
         );
+        let images = Arc::new(ImagesDir::open(host.dir()).unwrap());
+        let library = Library::new(images, sqlite, Arc::clone(&store), CancellationToken::new());
         let keys = Keys {
             auth: Arc::clone(&auth),
             store,
@@ -92,6 +97,7 @@ impl House {
                 supervised,
                 Arc::default(),
                 Upgrades::new(engine, std::env::current_exe().unwrap()),
+                Catalog::new(Arc::new(library), Templates::default()),
             ),
             auth,
         }

@@ -29,6 +29,8 @@ pub struct Config {
     pub agent: Option<PathBuf>,
     /// The runtime backend.
     pub runtime: RuntimeChoice,
+    /// The file of templates; without one, `templates.yaml` in the data directory, if it is there.
+    pub templates: Option<PathBuf>,
     /// Bounds of every tenant.
     pub tenant: TenantLimits,
     /// The addresses of sandboxes with a network of their own.
@@ -61,6 +63,7 @@ impl Config {
             data,
             agent: None,
             runtime: RuntimeChoice::Auto,
+            templates: None,
             tenant: TenantLimits::default(),
             pool: POOL_DEFAULT,
         }

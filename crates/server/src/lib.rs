@@ -14,6 +14,7 @@ mod app;
 #[cfg(test)]
 mod app_tests;
 mod auth;
+mod catalog;
 mod clock;
 pub mod config;
 mod data;
@@ -31,6 +32,7 @@ mod sandboxes;
 pub mod serve;
 pub mod sessions;
 mod store;
+mod templates;
 mod upgrade;
 
 pub use self::{

@@ -233,3 +233,59 @@ pub(crate) const PUT_OFF_MAX: u32 = 4;
 pub(crate) const STORE_RETRY: Duration = Duration::from_millis(500);
 /// Longest a hold lasts before it has to be taken again, seconds.
 pub(crate) const HOLD_SECONDS_MAX: u64 = 86_400;
+
+/// Plain bytes of one archive, of the files of one image, and of one upload.
+pub(crate) const IMAGE_BYTES_MAX: u64 = 64 << 30;
+
+/// Entries of all layers of one image.
+pub(crate) const IMAGE_ENTRIES_MAX: u64 = 2_000_000;
+
+/// Longest name in a layer, bytes: what the system takes.
+pub(crate) const IMAGE_PATH_BYTES_MAX: usize = 4095;
+
+/// Extended attributes of one file of an image, names and values together, bytes.
+pub(crate) const IMAGE_XATTR_BYTES_MAX: usize = 64 * 1024;
+
+/// Layers of one image: their names must fit into one page of mount options.
+pub(crate) const IMAGE_LAYERS_MAX: usize = 127;
+
+/// Largest manifest, index, configuration and list of users of an image, bytes.
+pub(crate) const IMAGE_JSON_BYTES_MAX: u64 = 4 << 20;
+
+/// How many indexes of an image may lie in one another.
+pub(crate) const IMAGE_INDEX_DEPTH_MAX: usize = 4;
+
+/// Files of an archive that holds an image with its layers.
+pub(crate) const BUNDLE_ENTRIES_MAX: usize = 10_000;
+
+/// How many links of such an archive are followed for one file.
+pub(crate) const BUNDLE_LINKS_MAX: usize = 8;
+
+/// What a tar may say about one entry before its data, bytes.
+pub(crate) const TAR_HEADER_BYTES_MAX: u64 = 2 << 20;
+
+/// Largest window of a zstd stream, as a power of two: 128 MiB of memory.
+pub(crate) const ZSTD_WINDOW_LOG_MAX: u32 = 27;
+
+/// Images that are taken in at one time.
+pub(crate) const IMPORTS_MAX: usize = 4;
+
+/// Longest name of an image without its tag, bytes.
+pub(crate) const IMAGE_NAME_BYTES_MAX: usize = 255;
+/// Longest tag.
+pub(crate) const IMAGE_TAG_BYTES_MAX: usize = 128;
+
+/// How often an import that is followed says how far it is.
+pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long a registry may take to accept a connection.
+pub(crate) const REGISTRY_CONNECT_MAX: Duration = Duration::from_secs(30);
+
+/// How long a registry may send nothing.
+pub(crate) const REGISTRY_SILENCE_MAX: Duration = Duration::from_mins(1);
+
+/// Templates of one server.
+pub(crate) const TEMPLATES_MAX: usize = 1000;
+
+/// Largest file of templates, bytes.
+pub(crate) const TEMPLATE_FILE_BYTES_MAX: u64 = 4 << 20;

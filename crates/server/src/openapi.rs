@@ -41,6 +41,7 @@ use crate::dialect::{named, supervised};
         (name = "contexts", description = "One-shot commands and interpreters of a sandbox"),
         (name = "sandboxes", description = "Places with a disk, an owner and a lifetime"),
         (name = "named sandboxes", description = "The same places, which fall asleep and wake where they stood"),
+        (name = "images", description = "What sandboxes are made from"),
         (name = "keys", description = "API keys; for admins"),
         (name = "server", description = "The server itself"),
     ),
@@ -50,6 +51,7 @@ use crate::dialect::{named, supervised};
         described::get_network, described::update_network,
         described::create_key, described::list_keys, described::revoke_key,
         described::upgrade_sandboxes,
+        described::list_images, described::import_image, described::pull_image, described::remove_image,
         described::metadata, described::healthz, described::readyz, described::metrics,
     ),
     components(schemas(ErrorEnvelope, ClientMessage, ServerMessage, ContextClientMessage, ContextServerMessage)),
@@ -183,6 +185,6 @@ mod tests {
                 assert!(open || errors, "{method} {path}");
             }
         }
-        assert!(names.len() >= 41, "some are missing: {names:?}");
+        assert!(names.len() >= 45, "some are missing: {names:?}");
     }
 }

@@ -16,10 +16,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     app::app,
     auth::{Auth, IssueError},
+    catalog::Catalog,
     config::Config,
     data::{DataDir, DataError},
     dialect::supervised::Supervised,
-    images::{HostLayers, ImagesDir},
+    images::{HostLayers, ImagesDir, Library},
     keys::Keys,
     limits::SHUTDOWN_MAX,
     listen::accept,
@@ -28,6 +29,7 @@ use crate::{
     runtime::{LauncherRuntime, Places, Runtime},
     sandboxes::Engine,
     store::{Owner, Store, StoreError, sqlite::SqliteStore},
+    templates::{TemplateError, Templates},
     upgrade::Upgrades,
 };
 
@@ -40,6 +42,9 @@ pub enum ServeError {
     /// Its store can't be used.
     #[error("{0}")]
     Store(String),
+    /// Its templates make no sense.
+    #[error("templates: {0}")]
+    Templates(String),
     /// Its images can't be used.
     #[error("{0}")]
     Images(String),
@@ -60,6 +65,12 @@ pub enum ServeError {
     /// The operator's key can't be made.
     #[error("can't make the operator's key: {0}")]
     Key(String),
+}
+
+impl From<TemplateError> for ServeError {
+    fn from(error: TemplateError) -> Self {
+        Self::Templates(error.to_string())
+    }
 }
 
 impl From<StoreError> for ServeError {
@@ -96,11 +107,12 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
         return Err(ServeError::Agent(format!("{} is no file", agent.display())));
     }
     let data = DataDir::open(&config.data)?;
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&data.path().join("outlive.db")).await?);
+    let sqlite = Arc::new(SqliteStore::open(&data.path().join("outlive.db")).await?);
+    let store: Arc<dyn Store> = Arc::<SqliteStore>::clone(&sqlite);
     let places = Places::new(data.path());
-    let images =
-        ImagesDir::open(data.path()).map_err(|error| ServeError::Images(error.to_string()))?;
-    let host = Arc::new(HostLayers::new(Arc::new(images), PathBuf::from("/")));
+    let images = Arc::new(ImagesDir::open(data.path()).map_err(|error| unusable(&error))?);
+    let catalog = catalog(&config, &data, sqlite, &images, &stop).await?;
+    let host = Arc::new(HostLayers::new(images, PathBuf::from("/")));
     let runtime = LauncherRuntime::new(
         agent.clone(),
         places.clone(),
@@ -145,6 +157,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
         supervised,
         metrics,
         upgrades,
+        catalog,
     );
     let accepting = accept(listener, app, stop.clone(), connections.clone());
     data.write_endpoint(&format!("http://{address}"))?;
@@ -156,6 +169,30 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     wait_for(&connections, &tasks).await;
     tracing::info!("stopped; sandboxes go on");
     Ok(())
+}
+
+/// Templates and images; layers that a killed server left are gone afterwards.
+async fn catalog(
+    config: &Config,
+    data: &DataDir,
+    store: Arc<SqliteStore>,
+    images: &Arc<ImagesDir>,
+    stop: &CancellationToken,
+) -> Result<Catalog, ServeError> {
+    let usual = data.path().join("templates.yaml");
+    let templates = Templates::read(config.templates.as_deref(), &usual)?;
+    let library = Library::new(
+        Arc::clone(images),
+        Arc::<SqliteStore>::clone(&store),
+        store,
+        stop.clone(),
+    );
+    library.sweep().await.map_err(|error| unusable(&error))?;
+    Ok(Catalog::new(Arc::new(library), templates))
+}
+
+fn unusable(error: &impl ToString) -> ServeError {
+    ServeError::Images(error.to_string())
 }
 
 /// Waits for what is going on, for a while.

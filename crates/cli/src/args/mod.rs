@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
 pub mod exec;
+pub mod image;
 pub mod key;
 pub mod run;
 pub mod sandbox;
@@ -153,6 +154,10 @@ pub enum Command {
         after_help = "Example:\n  outlive session events sbx-0a1b2c3d-4e5 ses-6f708192-a3b --follow"
     )]
     Session(session::Session),
+
+    /// Images: what sandboxes are made from. Taking in and removing needs an admin's key.
+    #[command(subcommand, after_help = "Example:\n  outlive image list")]
+    Image(image::Image),
 
     /// API keys (needs an admin's key).
     #[command(

@@ -150,11 +150,17 @@ pub struct Wait {
 #[derive(Debug, Subcommand)]
 pub enum Sandbox {
     /// Make a sandbox.
-    #[command(after_help = "Example:\n  outlive sandbox create --memory 512Mi -e STAGE=test")]
+    #[command(
+        after_help = "Example:\n  outlive sandbox create --memory 512Mi -e STAGE=test\n  \
+                      outlive sandbox create --image python:3.13"
+    )]
     Create {
         /// What it is made from.
         #[arg(short, long, default_value = "default", value_name = "NAME")]
         template: String,
+        /// An image, instead of the template's; `outlive image list` shows them.
+        #[arg(long, value_name = "NAME")]
+        image: Option<String>,
         /// Its settings.
         #[command(flatten)]
         config: SandboxConfig,

@@ -62,6 +62,10 @@ pub struct Serve {
     )]
     pub requests_per_owner_second_max: u32,
 
+    /// Templates of sandboxes, as YAML [default: DIR/templates.yaml, if it is there].
+    #[arg(long, env = "OUTLIVE_TEMPLATES", value_name = "FILE")]
+    pub template_file: Option<PathBuf>,
+
     /// What to log, to standard error: a level, or filters as in `info,outlive_server=debug`.
     #[arg(
         long,

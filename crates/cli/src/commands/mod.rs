@@ -12,6 +12,7 @@ use crate::{
 pub mod code;
 pub mod doctor;
 pub mod exec;
+pub mod image;
 pub mod key;
 pub mod run;
 pub mod sandbox;
@@ -69,6 +70,7 @@ pub async fn run(cli: Cli) -> Result<u8> {
                 .map_err(Failure::not_the_program);
         }
         Command::Sandbox(command) => sandbox::run(&Context::new(&global)?, command).await,
+        Command::Image(command) => image::run(&Context::new(&global)?, command).await,
         Command::Key(command) => key::run(&Context::new(&global)?, command).await,
         Command::Upgrade(args) => upgrade::run(&Context::new(&global)?, &args).await,
     };

@@ -25,11 +25,11 @@ const COLLECTION: &str = "/api/v1/sandboxes";
 /// Runs a command of `sandbox`.
 pub async fn run(context: &Context, command: Sandbox) -> Result<()> {
     match command {
-        Sandbox::Create { template, config } => {
-            let work = create(context, &template, &config);
-            let sandbox = waiting(context.format, "making a sandbox", work).await?;
-            print(context.format, &for_scripts(sandbox), details)
-        }
+        Sandbox::Create {
+            template,
+            image,
+            config,
+        } => make(context, &template, image.as_deref(), &config).await,
         Sandbox::List {
             status,
             template_id,
@@ -92,10 +92,29 @@ pub async fn run(context: &Context, command: Sandbox) -> Result<()> {
     }
 }
 
+async fn make(
+    context: &Context,
+    template: &str,
+    image: Option<&str>,
+    config: &SandboxConfig,
+) -> Result<()> {
+    let work = create(context, template, image, config);
+    let sandbox = waiting(context.format, "making a sandbox", work).await?;
+    print(context.format, &for_scripts(sandbox), details)
+}
+
 /// Makes a sandbox.
-pub async fn create(context: &Context, template: &str, config: &SandboxConfig) -> Result<Value> {
+pub async fn create(
+    context: &Context,
+    template: &str,
+    image: Option<&str>,
+    config: &SandboxConfig,
+) -> Result<Value> {
     let mut body = json!({"template": template});
-    let config = config_json(config)?;
+    let mut config = config_json(config)?;
+    if let Some(image) = image {
+        config["image"] = image.into();
+    }
     if config.as_object().is_some_and(|config| !config.is_empty()) {
         body["config"] = config;
     }
@@ -269,6 +288,7 @@ fn details(sandbox: &Value) -> String {
     fields(&[
         ("id", text(id)),
         ("template", text(template)),
+        ("image", text(&sandbox["image"])),
         ("status", text(&sandbox["status"])),
         ("generation", text(&sandbox["runtime_generation"])),
         ("runtime", text(&sandbox["runtime_id"])),

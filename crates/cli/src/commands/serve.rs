@@ -31,6 +31,7 @@ pub async fn serve(args: Serve) -> Result<()> {
         sandboxes_max: args.sandboxes_per_owner_max,
         requests_per_second_max: args.requests_per_owner_second_max,
     };
+    config.templates = args.template_file;
     config.runtime = match args.runtime {
         None => RuntimeChoice::Auto,
         Some(RuntimeKind::Namespace) => RuntimeChoice::Namespace,
@@ -47,6 +48,7 @@ fn explain(error: &ServeError) -> Failure {
         ServeError::Agent(_) => {
             "build it with `cargo build --release`, or name it with --agent or OUTLIVE_AGENT"
         }
+        ServeError::Templates(_) => "mend the file, or name another with --template-file",
         ServeError::Listen { .. } => "use another address with --listen; port 0 picks a free one",
         ServeError::Store(_)
         | ServeError::Images(_)

@@ -51,7 +51,7 @@ impl ImagesDir {
     pub(crate) fn open(data: &Path) -> Result<Self, LayerError> {
         let path = data.join("images");
         let this = Self { path };
-        for dir in [this.path.clone(), this.drafts()] {
+        for dir in [this.path.clone(), this.drafts(), this.path.join("layers")] {
             DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)

@@ -138,6 +138,11 @@ impl HostLayers {
         }
     }
 
+    /// Where all layers lie.
+    pub(crate) fn images(&self) -> &ImagesDir {
+        &self.images
+    }
+
     /// The layer of what the host's files are now, made when there is none. Blocks.
     pub(crate) fn current(&self) -> Result<Arc<HostLayer>, LayerError> {
         let mut state = self.state();
@@ -496,7 +501,7 @@ mod tests {
             fs::read_dir(self.dir.path().join("images"))
                 .unwrap()
                 .map(|entry| entry.unwrap().path())
-                .filter(|path| !path.ends_with("tmp"))
+                .filter(|path| !path.ends_with("tmp") && !path.ends_with("layers"))
                 .collect()
         }
     }

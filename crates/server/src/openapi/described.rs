@@ -4,6 +4,7 @@
 
 use outlive_api::{
     error::{ErrorEnvelope, Success},
+    image::{Image, ImageFormat, ImageLine, ImageList, PullImage, RemovedImage},
     keys::{CreateKey, CreatedKey, KeyList},
     network::{Network, SandboxNetwork},
     sandbox::{
@@ -303,3 +304,65 @@ pub(super) fn readyz() {}
     security(()),
 )]
 pub(super) fn metrics() {}
+
+/// The images of the server; `host` is always there.
+#[utoipa::path(
+    get,
+    path = "/v1/images",
+    operation_id = "listImages",
+    tag = "images",
+    responses(
+        (status = 200, body = Success<ImageList>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn list_images() {}
+
+/// Takes an image in from an archive. With `Accept: application/x-ndjson` the answer is one
+/// `ImageLine` a line, and the last one says how it ended.
+#[utoipa::path(
+    post,
+    path = "/v1/images",
+    operation_id = "importImage",
+    tag = "images",
+    params(
+        ("name" = String, Query, description = "`name:tag`; a name that is taken moves to the new image"),
+        ("format" = Option<ImageFormat>, Query, description = "Default `auto`"),
+    ),
+    request_body(content = String, content_type = "application/octet-stream", description = "A tar, plain, gzip or zstd"),
+    responses(
+        (status = 200, description = "Followed", body = ImageLine, content_type = "application/x-ndjson"),
+        (status = 201, description = "Taken in", body = Success<Image>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn import_image() {}
+
+/// Takes an image in from a registry. Followed as an import is.
+#[utoipa::path(
+    post,
+    path = "/v1/images/pull",
+    operation_id = "pullImage",
+    tag = "images",
+    request_body = PullImage,
+    responses(
+        (status = 200, description = "Followed", body = ImageLine, content_type = "application/x-ndjson"),
+        (status = 201, description = "Taken in", body = Success<Image>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn pull_image() {}
+
+/// Removes an image that no sandbox uses; 409 says how many do.
+#[utoipa::path(
+    delete,
+    path = "/v1/images/{name}",
+    operation_id = "removeImage",
+    tag = "images",
+    params(("name" = String, Path, description = "`name:tag`, slashes included")),
+    responses(
+        (status = 200, body = Success<RemovedImage>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn remove_image() {}

@@ -42,7 +42,7 @@ use super::{
 };
 use crate::{
     agents::keeper::Keeper,
-    images::{HostLayer, HostLayers, LayerError, at},
+    images::{HostLayer, HostLayers, LayerError, at, layer_path},
     limits::{
         EGRESS_MAX, LAUNCH_ANSWER_BYTES_MAX, LAUNCH_LOG_BYTES_SHOWN, LAUNCH_MAX, PIDS_DEFAULT,
         PROBE_MAX, SWEEP_MAX,
@@ -145,16 +145,7 @@ impl LauncherRuntime {
     async fn launch(&self, start: &Start<'_>, kind: RuntimeKind) -> Result<Keeper, RuntimeError> {
         let place = self.places.of(start.sandbox);
         // Held until the keeper lives, which then says by itself that it uses the layer.
-        let layer = match kind {
-            RuntimeKind::Namespace => Some(self.host_layer().await?),
-            RuntimeKind::Process => None,
-        };
-        let image = Image::Host {
-            layer: match &layer {
-                Some(layer) => path_text(layer.path())?,
-                None => String::new(),
-            },
-        };
+        let (image, _layer) = self.image(start, kind).await?;
         let config = self.launch_config(start, kind, image, &place)?;
         let message = encoded(&config)?;
         // What a later server needs to sweep up after this launch, whatever becomes of it.
@@ -184,6 +175,40 @@ impl LauncherRuntime {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(launched.isolation);
         Ok(keeper)
+    }
+
+    /// What the root is made of, and the layer of the image `host` while a launch counts on it.
+    async fn image(
+        &self,
+        start: &Start<'_>,
+        kind: RuntimeKind,
+    ) -> Result<(Image, Option<Arc<HostLayer>>), RuntimeError> {
+        match (kind, &start.config.image) {
+            (RuntimeKind::Namespace, None) => {
+                let layer = self.host_layer().await?;
+                let image = Image::Host {
+                    layer: path_text(layer.path())?,
+                };
+                Ok((image, Some(layer)))
+            }
+            (RuntimeKind::Namespace, Some(image)) => {
+                let layers = image
+                    .layers
+                    .iter()
+                    .rev()
+                    .map(|layer| path_text(&layer_path(self.host.images(), *layer)))
+                    .collect::<Result<_, _>>()?;
+                Ok((Image::Layers(layers), None))
+            }
+            (RuntimeKind::Process, None) => {
+                let layer = String::new();
+                Ok((Image::Host { layer }, None))
+            }
+            (RuntimeKind::Process, Some(image)) => Err(RuntimeError::Limits(format!(
+                "runtime `process` shows the host's own files: it can't show image {}",
+                image.name
+            ))),
+        }
     }
 
     async fn host_layer(&self) -> Result<Arc<HostLayer>, RuntimeError> {
@@ -340,6 +365,7 @@ impl LauncherRuntime {
         image: Image,
         place: &Place,
     ) -> Result<LaunchConfig, RuntimeError> {
+        let of_image = start.config.image.as_ref().map(|image| &image.settings);
         let network = match kind {
             RuntimeKind::Namespace => self.able.network(start.config),
             RuntimeKind::Process => NetworkMode::Host,
@@ -360,9 +386,9 @@ impl LauncherRuntime {
                 NetworkMode::Bridge => LaunchNetwork::Bridge,
             },
             hostname: start.sandbox.as_str().to_owned(),
-            env: start.config.env_vars.clone(),
+            env: start.config.env(),
             user: user(start.config)?,
-            cwd: String::new(),
+            cwd: of_image.and_then(|of| of.cwd.clone()).unwrap_or_default(),
             limits: limits(start)?,
             copied_sessions: CopiedSessions::Refuse,
             way_out: match network {
@@ -628,7 +654,9 @@ fn encoded(config: &LaunchConfig) -> Result<Vec<u8>, RuntimeError> {
 
 /// Whom a sandbox's sessions run as that name nobody.
 fn user(config: &SandboxConfig) -> Result<User, RuntimeError> {
-    match &config.user {
+    let of_image = config.image.as_ref().and_then(|image| image.settings.user);
+    let of_image = of_image.map(|ids| ids.to_string());
+    match config.user.as_ref().or(of_image.as_ref()) {
         Some(text) => {
             User::parse(text).map_err(|problem| RuntimeError::Limits(format!("user {problem}")))
         }

@@ -16,7 +16,10 @@ use outlive_core::spec::User;
 use serde::{Deserialize, Serialize};
 
 use super::network;
-use crate::limits::{ENV_BYTES_MAX, TTL_SECONDS_MAX};
+use crate::{
+    images::UsedImage,
+    limits::{ENV_BYTES_MAX, TTL_SECONDS_MAX},
+};
 
 /// The configuration of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,6 +44,9 @@ pub(crate) struct SandboxConfig {
     /// Whom its commands run as.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) user: Option<String>,
+    /// What its root is made of; nothing for the image `host`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) image: Option<UsedImage>,
     /// When it falls asleep.
     pub(crate) idle: IdleRule,
 }
@@ -141,6 +147,7 @@ impl Default for SandboxConfig {
             network: None,
             user: None,
             idle: IdleRule::default(),
+            image: None,
         }
     }
 }
@@ -191,6 +198,16 @@ impl SandboxConfig {
         }
     }
 
+    /// Variables of every attempt: the image's, and above them the sandbox's own.
+    pub(crate) fn env(&self) -> BTreeMap<String, String> {
+        let mut env = match &self.image {
+            Some(image) => image.settings.env.clone(),
+            None => BTreeMap::new(),
+        };
+        env.extend(self.env_vars.clone());
+        env
+    }
+
     /// The form in the store.
     pub(crate) fn to_text(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(self)
@@ -218,6 +235,35 @@ pub(crate) struct ConfigChange {
 }
 
 impl ConfigChange {
+    /// This change, and what `below` says where this one says nothing.
+    pub(crate) fn over(self, below: Self) -> Self {
+        let env_vars = match (below.env_vars, self.env_vars) {
+            (Some(mut env), Some(own)) => {
+                env.extend(own);
+                Some(env)
+            }
+            (below, own) => own.or(below),
+        };
+        let resources = match (below.resources, self.resources) {
+            (Some(below), Some(own)) => Some(Resources {
+                memory: own.memory.or(below.memory),
+                cpu: own.cpu.or(below.cpu),
+                pids: own.pids.or(below.pids),
+            }),
+            (below, own) => own.or(below),
+        };
+        Self {
+            env_vars,
+            ttl: self.ttl.or(below.ttl),
+            hard_ttl: self.hard_ttl.or(below.hard_ttl),
+            auto_resume: self.auto_resume.or(below.auto_resume),
+            resources,
+            network: self.network.or(below.network),
+            user: self.user.or(below.user),
+            idle: self.idle.or(below.idle),
+        }
+    }
+
     /// Applies everything but the deadlines, which belong to the record.
     pub(crate) fn apply(self, config: &mut SandboxConfig) {
         if let Some(env_vars) = self.env_vars {
@@ -245,6 +291,11 @@ impl ConfigChange {
 pub(crate) fn check(asked: wire::SandboxConfig) -> Result<ConfigChange, ApiError> {
     if asked.webhook.is_some_and(|value| !value.is_null()) {
         return Err(not_implemented("webhooks"));
+    }
+    if asked.image.is_some() {
+        return Err(bad(
+            "the image of a sandbox can't be changed; make another sandbox",
+        ));
     }
     if asked.services.is_some_and(|services| !services.is_empty()) {
         return Err(not_implemented("services"));
@@ -412,6 +463,45 @@ pub(crate) fn millicores_of(quantity: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_counts_more_than_its_template_and_leaves_the_rest() {
+        let env = |pairs: &[(&str, &str)]| {
+            let pairs = pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+            Some(pairs.collect::<BTreeMap<_, _>>())
+        };
+        let template = ConfigChange {
+            env_vars: env(&[("A", "template"), ("B", "template")]),
+            ttl: Some(60),
+            resources: Some(Resources {
+                memory: Some("1Gi".to_owned()),
+                pids: Some(64),
+                ..Resources::default()
+            }),
+            ..ConfigChange::default()
+        };
+        let request = ConfigChange {
+            env_vars: env(&[("B", "request")]),
+            ttl: Some(0),
+            resources: Some(Resources {
+                memory: Some("2Gi".to_owned()),
+                ..Resources::default()
+            }),
+            ..ConfigChange::default()
+        };
+        let mut config = SandboxConfig::default();
+        request.over(template).apply(&mut config);
+        assert_eq!(
+            Some(config.env_vars),
+            env(&[("A", "template"), ("B", "request")])
+        );
+        assert_eq!(config.ttl, None);
+        let resources = config.resources.unwrap();
+        assert_eq!(resources.memory.as_deref(), Some("2Gi"));
+        assert_eq!(resources.pids, Some(64));
+    }
 
     #[test]
     fn quantities_are_read_as_kubernetes_writes_them() {

@@ -27,29 +27,28 @@ use tokio::sync::watch;
 
 use super::{
     Engine, NewSandbox, Sandbox,
-    config::{ConfigChange, SandboxConfig, check, check_seconds},
+    config::{ConfigChange, check, check_seconds},
     network,
 };
 use crate::{
+    catalog::Catalog,
     http::{
         extract::{OptionalGatewayBody as Body, PathId, Query},
         reply::{Data, Failure, session_error},
     },
-    limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, NAME_BYTES_MAX},
+    images::HOST,
+    limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX},
     sessions::{CallError, Caller},
     store::{Owner, SandboxFilter, SandboxRecord},
 };
 
-/// The image of sandboxes that name none.
-pub(crate) const IMAGE_HOST: &str = "host";
-
 /// The image a sandbox was made from.
-pub(crate) fn image_of(_record: &SandboxRecord) -> String {
-    IMAGE_HOST.to_owned()
+pub(crate) fn image_of(record: &SandboxRecord) -> String {
+    match &record.config.image {
+        Some(image) => image.name.clone(),
+        None => HOST.to_owned(),
+    }
 }
-
-/// The only template there is: the host's own programs.
-const TEMPLATE: &str = "default";
 
 /// The routes, to be mounted at `/api/v1/sandboxes`.
 pub(crate) fn router() -> Router<Engine> {
@@ -83,9 +82,12 @@ type Answer = Result<Response, Failure>;
 async fn create(
     State(engine): State<Engine>,
     Extension(caller): Extension<Caller>,
+    Extension(catalog): Extension<Arc<Catalog>>,
     Body(asked): Body<CreateSandbox>,
 ) -> Answer {
-    let new = checked(&caller, asked)?;
+    // Until the store knows of the sandbox, which then keeps its image.
+    let _image_stays = catalog.hold().await;
+    let new = checked(&engine, &catalog, &caller, asked).await?;
     let sandbox = engine.create(new).await?;
     let record = sandbox.record();
     let runtime_id = runtime_id(&record);
@@ -102,13 +104,15 @@ async fn create(
 }
 
 /// What a creation asks for, checked.
-pub(crate) fn checked(caller: &Caller, asked: CreateSandbox) -> Result<NewSandbox, ApiError> {
+pub(crate) async fn checked(
+    engine: &Engine,
+    catalog: &Catalog,
+    caller: &Caller,
+    asked: CreateSandbox,
+) -> Result<NewSandbox, ApiError> {
     let template = asked.template.unwrap_or_default().trim().to_owned();
     if template.is_empty() {
         return Err(bad("template is required"));
-    }
-    if template.len() > NAME_BYTES_MAX || template != TEMPLATE {
-        return Err(ApiError::new(ErrorCode::NotFound, "template not found"));
     }
     if asked.snapshot_id.is_some_and(|id| !id.is_empty()) {
         return Err(later("snapshots"));
@@ -116,8 +120,14 @@ pub(crate) fn checked(caller: &Caller, asked: CreateSandbox) -> Result<NewSandbo
     if asked.mounts.is_some_and(|mounts| !mounts.is_empty()) {
         return Err(later("mounts"));
     }
-    let mut config = SandboxConfig::default();
-    check(asked.config.unwrap_or_default())?.apply(&mut config);
+    let config = catalog
+        .config(&template, asked.config.unwrap_or_default())
+        .await?;
+    if config.image.is_some() && engine.capabilities().runtime == "process" {
+        return Err(bad(
+            "runtime `process` shows the host's own files: it knows no image but `host`",
+        ));
+    }
     Ok(NewSandbox {
         owner: owner(caller)?,
         template,
@@ -502,6 +512,7 @@ fn full(engine: &Engine, record: &SandboxRecord) -> SandboxAnswer {
             mode: Some(network.mode),
             egress: network.egress,
         }),
+        image: Some(image_of(record)),
         runtime: Some(RuntimeInfo {
             kind: capabilities.runtime.to_owned(),
             isolation: capabilities.isolation.to_owned(),

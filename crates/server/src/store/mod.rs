@@ -7,6 +7,7 @@
 //! Two implementations are meant to share the trait and the test suite: SQLite for one server,
 //! and later PostgreSQL for several.
 
+mod images;
 pub(crate) mod sqlite;
 #[cfg(test)]
 mod suite;
@@ -21,6 +22,7 @@ use outlive_core::{
     time::Timestamp,
 };
 
+pub(crate) use self::images::{ImageRecord, ImageStore};
 use crate::sandboxes::config::SandboxConfig;
 
 /// The answer of a store.

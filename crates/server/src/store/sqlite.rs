@@ -62,6 +62,11 @@ impl SqliteStore {
         Ok(Self { pool })
     }
 
+    /// For the other parts of the store.
+    pub(super) const fn pool(&self) -> &SqlitePool {
+        &self.pool
+    }
+
     async fn insert(&self, record: &SandboxRecord, owned_max: u32) -> Result<Inserted, StoreError> {
         // One statement, so that the count and the row are one step: two creations at the same
         // moment can't both take the last place.

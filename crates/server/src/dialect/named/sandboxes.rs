@@ -1,5 +1,7 @@
 //! Sandboxes: made, listed, put to sleep, woken, removed.
 
+use std::sync::Arc;
+
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use outlive_api::{
     error::{ApiError, BareErrorEnvelope},
@@ -13,6 +15,7 @@ use outlive_core::sandbox::Observed;
 
 use super::{find, refused};
 use crate::{
+    catalog::Catalog,
     http::{
         extract::{OptionalSessionBody, PathId},
         reply::Failure,
@@ -38,6 +41,7 @@ use crate::{
 pub(super) async fn create(
     State(engine): State<Engine>,
     Extension(caller): Extension<Caller>,
+    Extension(catalog): Extension<Arc<Catalog>>,
     OptionalSessionBody(asked): OptionalSessionBody<CreateSandbox>,
 ) -> Result<(StatusCode, Json<SandboxAnswer>), Failure> {
     let idle = asked
@@ -46,13 +50,11 @@ pub(super) async fn create(
     if idle < 0 {
         return Err(ApiError::invalid("idle_suspend_seconds must be 0 or more").into());
     }
-    if asked.image.is_some_and(|image| image != rest::IMAGE_HOST) {
-        return Err(ApiError::invalid("image: host is the only image there is").into());
-    }
     let new = wire::CreateSandbox {
         template: Some(asked.template.unwrap_or_else(|| "default".to_owned())),
         config: Some(wire::SandboxConfig {
             env_vars: asked.env,
+            image: asked.image,
             idle: Some(wire::IdleRule {
                 freeze_after_seconds: Some(idle),
                 counts: None,
@@ -61,7 +63,11 @@ pub(super) async fn create(
         }),
         ..wire::CreateSandbox::default()
     };
-    let new = rest::checked(&caller, new).map_err(as_invalid)?;
+    // Until the store knows of the sandbox, which then keeps its image.
+    let _image_stays = catalog.hold().await;
+    let new = rest::checked(&engine, &catalog, &caller, new)
+        .await
+        .map_err(as_invalid)?;
     let sandbox = engine.create(new).await.map_err(refused)?;
     let sandbox = body(&sandbox).await?;
     Ok((StatusCode::CREATED, Json(SandboxAnswer { sandbox })))

@@ -144,14 +144,14 @@ impl Task {
             self.shared.places.of(&self.record.id).state(),
             keeper,
             Arc::clone(&self.tails),
-            self.record.config.env_vars.clone(),
+            self.record.config.env(),
             &self.shared.tasks,
             &self.shared.stop,
         ))
     }
 
     pub(super) async fn tell_env(&self, agent: &Agent) -> Result<(), CallError> {
-        let env = self.record.config.env_vars.clone();
+        let env = self.record.config.env();
         done(agent.call(Request::Configure { env }).await)
     }
 

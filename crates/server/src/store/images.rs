@@ -1,0 +1,147 @@
+//! The images that a server has, by name.
+
+use outlive_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use sqlx::{Row as _, sqlite::SqliteRow};
+
+use super::{StoreError, StoreFuture, sqlite::SqliteStore};
+use crate::images::{Counts, Digest, Settings};
+
+/// One image.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ImageRecord {
+    /// `name:tag`.
+    pub(crate) name: String,
+    pub(crate) digest: Digest,
+    /// Lowest first.
+    pub(crate) layers: Vec<Digest>,
+    pub(crate) settings: Settings,
+    pub(crate) counts: Counts,
+    /// Where it came from.
+    pub(crate) source: String,
+    pub(crate) created_at: Timestamp,
+}
+
+/// What is kept as text.
+#[derive(Debug, Serialize, Deserialize)]
+struct Details {
+    layers: Vec<Digest>,
+    settings: Settings,
+    counts: Counts,
+    source: String,
+}
+
+/// The part of a store that knows images.
+pub(crate) trait ImageStore: std::fmt::Debug + Send + Sync {
+    /// Gives a name to an image; one that had it has it no longer. Durable when it returns.
+    fn put_image<'a>(&'a self, image: &'a ImageRecord) -> StoreFuture<'a, ()>;
+
+    /// All of them, by name.
+    fn all_images(&self) -> StoreFuture<'_, Vec<ImageRecord>>;
+
+    /// Takes a name away. Idempotent.
+    fn remove_image<'a>(&'a self, name: &'a str) -> StoreFuture<'a, ()>;
+}
+
+impl ImageStore for SqliteStore {
+    fn put_image<'a>(&'a self, image: &'a ImageRecord) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let details = Details {
+                layers: image.layers.clone(),
+                settings: image.settings.clone(),
+                counts: image.counts,
+                source: image.source.clone(),
+            };
+            sqlx::query(
+                "INSERT INTO images (name, digest, details, created_at) VALUES (?, ?, ?, ?) \
+                 ON CONFLICT (name) DO UPDATE SET digest = excluded.digest, \
+                 details = excluded.details, created_at = excluded.created_at",
+            )
+            .bind(&image.name)
+            .bind(image.digest.to_string())
+            .bind(serde_json::to_string(&details)?)
+            .bind(image.created_at.unix_nanos())
+            .execute(self.pool())
+            .await?;
+            Ok(())
+        })
+    }
+
+    fn all_images(&self) -> StoreFuture<'_, Vec<ImageRecord>> {
+        Box::pin(async move {
+            let rows =
+                sqlx::query("SELECT name, digest, details, created_at FROM images ORDER BY name")
+                    .fetch_all(self.pool())
+                    .await?;
+            rows.iter().map(image).collect()
+        })
+    }
+
+    fn remove_image<'a>(&'a self, name: &'a str) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            sqlx::query("DELETE FROM images WHERE name = ?")
+                .bind(name)
+                .execute(self.pool())
+                .await?;
+            Ok(())
+        })
+    }
+}
+
+fn image(row: &SqliteRow) -> Result<ImageRecord, StoreError> {
+    let name: String = row.try_get("name")?;
+    let bad = |column| StoreError::BadRow {
+        id: name.clone(),
+        column,
+    };
+    let digest: String = row.try_get("digest")?;
+    let details: String = row.try_get("details")?;
+    let details: Details = serde_json::from_str(&details).map_err(|_| bad("details"))?;
+    Ok(ImageRecord {
+        digest: Digest::parse(&digest).ok_or_else(|| bad("digest"))?,
+        layers: details.layers,
+        settings: details.settings,
+        counts: details.counts,
+        source: details.source,
+        created_at: Timestamp::from_unix_nanos(row.try_get("created_at")?),
+        name,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_image_is_found_as_it_was_written_and_a_name_moves() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("outlive.db");
+        let mut one = ImageRecord {
+            name: "b:latest".to_owned(),
+            digest: Digest::of(b"one"),
+            layers: vec![Digest::of(b"low"), Digest::of(b"high")],
+            settings: Settings::default(),
+            counts: Counts {
+                entries: 3,
+                ..Counts::default()
+            },
+            source: "oci".to_owned(),
+            created_at: Timestamp::from_unix_nanos(1_700_000_000_123_456_789),
+        };
+        let mut other = one.clone();
+        other.name = "a:latest".to_owned();
+        let store = SqliteStore::open(&path).await.unwrap();
+        store.put_image(&one).await.unwrap();
+        store.put_image(&other).await.unwrap();
+        one.digest = Digest::of(b"two");
+        store.put_image(&one).await.unwrap();
+        let store = SqliteStore::open(&path).await.unwrap();
+        assert_eq!(
+            store.all_images().await.unwrap(),
+            [other.clone(), one.clone()]
+        );
+        store.remove_image(&one.name).await.unwrap();
+        store.remove_image(&one.name).await.unwrap();
+        assert_eq!(store.all_images().await.unwrap(), [other]);
+    }
+}
