@@ -21,6 +21,7 @@ pub(crate) enum Stage {
     Cases,
     Http,
     Lifecycle,
+    Images,
     Crash,
 }
 
@@ -41,7 +42,7 @@ enum Place {
 }
 
 impl Stage {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Format,
         Self::Lint,
         Self::Doc,
@@ -54,6 +55,7 @@ impl Stage {
         Self::Cases,
         Self::Http,
         Self::Lifecycle,
+        Self::Images,
         Self::Crash,
     ];
 
@@ -71,6 +73,7 @@ impl Stage {
             Self::Cases => "cases",
             Self::Http => "http",
             Self::Lifecycle => "lifecycle",
+            Self::Images => "images",
             Self::Crash => "crash",
         }
     }
@@ -89,6 +92,7 @@ impl Stage {
             Self::Cases => "faults that users met elsewhere (docs/internals/cases.md)",
             Self::Http => "bad input at every endpoint, and schemathesis against openapi.yaml",
             Self::Lifecycle => "sandboxes sleep, wake, fork and go, and leave nothing behind",
+            Self::Images => "images of every kind, taken in and run; hostile ones refused",
             Self::Crash => "nothing is lost while our own processes are killed with -9",
         }
     }
@@ -119,6 +123,7 @@ impl Stage {
             Self::Cases => suite(place, suites::cases),
             Self::Http => suite(place, suites::http),
             Self::Lifecycle => suite(place, || suites::lifecycle(length)),
+            Self::Images => images(place),
             Self::Crash => suite(place, || suites::crash(length)),
         }
     }
@@ -206,6 +211,17 @@ fn suite(place: Place, run: impl FnOnce() -> Result<()>) -> Result<Option<String
     run()?;
     Ok((!root)
         .then(|| "without root: no limits, and tests that mount a disk are left out".to_owned()))
+}
+
+/// Images are shown in namespaces only, which take root.
+fn images(place: Place) -> Result<Option<String>> {
+    if rustix::process::geteuid().is_root() {
+        return suites::images().map(|()| None);
+    }
+    if place == Place::Ci {
+        bail!("the suites need root in CI");
+    }
+    Ok(Some("left out without root".to_owned()))
 }
 
 /// `package/privileged` for every package of the workspace that has such a feature.

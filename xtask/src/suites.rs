@@ -26,12 +26,15 @@ const KILLS_LONG: u32 = 500;
 const CASE_WORKERS: &str = "4";
 
 /// Debian packages that sandboxes of the image `host` and the suites use.
-const DEBIAN_PACKAGES: [(&str, &str); 5] = [
+const DEBIAN_PACKAGES: [(&str, &str); 8] = [
     ("/usr/bin/perl", "perl-base"),
     ("/usr/bin/python3", "python3"),
     ("/usr/bin/ps", "procps"),
     ("/usr/bin/newuidmap", "uidmap"),
     ("/usr/bin/jq", "jq"),
+    ("/bin/busybox", "busybox-static"),
+    ("/usr/bin/zstd", "zstd"),
+    ("/usr/bin/curl", "curl"),
 ];
 
 /// Builds the binaries that all suites drive, the agent in the form in which it is shipped.
@@ -137,6 +140,11 @@ pub(crate) fn lifecycle(length: Length) -> Result<()> {
         Length::Long => SEQUENCES_LONG,
     };
     pytest("lifecycle", &["--sequences", &sequences.to_string(), "-s"])
+}
+
+/// Images, from the archive to a session that runs in them.
+pub(crate) fn images() -> Result<()> {
+    pytest("images", &[])
 }
 
 /// The kill harness.
