@@ -265,4 +265,33 @@ var lifecycleStories = []story{
 		same(t, "end", reasons(events, "session.stopped"), []string{"runtime_recovery_policy"})
 		same(t, "output", written(t, events), "up\n")
 	}},
+	{"fork_has_the_files_and_no_sessions", func(t *testing.T, w *world) {
+		source := w.claim(t, sandbox0.WithSandboxEnvVars(map[string]string{"COLOUR": "red"}))
+		defer w.remove(t, source)
+		made := w.create(t, source, shell(t, "echo kept > /root/kept; echo up; exec sleep 1000", nil), "")
+		w.toOutput(t, source, made.ID, "up\n", 0)
+		forked, err := w.client.ForkSandbox(w.ctx, source.ID, &apispec.ForkSandboxRequest{
+			Config: apispec.NewOptForkSandboxConfig(apispec.ForkSandboxConfig{
+				TTL: apispec.NewOptInt32(600), HardTTL: apispec.NewOptInt32(7200)})})
+		must(t, err)
+		child := forked.Sandbox
+		same(t, "source", forked.SourceSandboxID, source.ID)
+		check(t, child.ID != source.ID, "the fork has the source's id")
+		same(t, "fork", words(child.Status, child.Paused, child.RuntimeGeneration), "paused true 1")
+		check(t, child.HardExpiresAt.After(child.CreatedAt), "no deletion is due")
+		fork := w.client.Sandbox(child.ID)
+		defer w.remove(t, fork)
+		listed, err := fork.ListSessions(w.ctx)
+		must(t, err)
+		same(t, "sessions", len(listed), 0)
+		found := w.create(t, fork, shell(t, "cat /root/kept; echo $COLOUR", nil), "")
+		same(t, "output", written(t, w.follow(t, fork, found.ID, 0, isExit)), "kept\nred\n")
+		// The source's command runs where it ran, and nowhere else.
+		now, err := source.GetSession(w.ctx, made.ID)
+		must(t, err)
+		same(t, "attempt", now.Attempt.Value.ID, made.Attempt.Value.ID)
+		listed, err = fork.ListSessions(w.ctx)
+		must(t, err)
+		same(t, "sessions", len(listed), 1)
+	}},
 }

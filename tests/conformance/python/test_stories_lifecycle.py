@@ -1,9 +1,10 @@
 """Pauses, deadlines, lists and updates of sandboxes through the vendor's Python client."""
 
-from drive import (EVER_SECONDS, all_events, attempt, create, kinds, plain, refused, shell, to_output,
-                   wait_phase, written)
+from drive import (EVER_SECONDS, all_events, attempt, create, kinds, plain, refused, shell, to_exit,
+                   to_output, wait_phase, written)
 from outlive_testing.server import wait_until
 from sandbox0 import APIError
+from sandbox0.apispec.models.fork_sandbox_request import ForkSandboxRequest
 from sandbox0.apispec.models.sandbox_config import SandboxConfig
 from sandbox0.apispec.models.sandbox_refresh_request import SandboxRefreshRequest
 from sandbox0.apispec.models.sandbox_update_request import SandboxUpdateRequest
@@ -186,3 +187,25 @@ def test_session_that_stops_at_a_pause_stays_stopped(client):
         "runtime_recovery_policy"]
     assert written(events) == b"up\n"
     client.delete_sandbox(sandbox.id)
+
+
+def test_fork_has_the_files_and_no_sessions(client):
+    source = claim(client, env_vars={"COLOUR": "red"})
+    session = create(source, shell("echo kept > /root/kept; echo up; exec sleep 1000"))
+    to_output(source, session.id, b"up\n")
+    forked = client.sandboxes.fork(
+        source.id, ForkSandboxRequest.from_dict({"config": {"ttl": 600, "hard_ttl": 7200}}))
+    child = forked.sandbox
+    assert (forked.source_sandbox_id, child.id != source.id) == (source.id, True)
+    assert (child.status.value, child.paused, child.runtime_generation) == ("paused", True, 1)
+    assert child.hard_expires_at > child.created_at
+    fork = client.sandbox(child.id)
+    assert fork.list_sessions() == []
+    found = create(fork, shell("cat /root/kept; echo $COLOUR"))
+    assert written(to_exit(fork, found.id)) == b"kept\nred\n"
+    assert state(client, fork)[0] == "running"
+    # The source's command runs where it ran, and nowhere else.
+    assert attempt(source.get_session(session.id))["id"] == attempt(session)["id"]
+    assert [item.id for item in fork.list_sessions()] == [found.id]
+    for sandbox in (source, fork):
+        client.delete_sandbox(sandbox.id)

@@ -2,7 +2,8 @@
 import assert from "node:assert/strict";
 import { APIError, type Client, type Sandbox } from "sandbox0";
 import {
-  inOrder, isExit, journal, kinds, reasons, refused, shell, text, toOutput, until, waitPhase,
+  inOrder, isExit, journal, kinds, reasons, refused, shell, text, toExit, toOutput, until,
+  waitPhase,
 } from "./harness.ts";
 
 const OVER_A_PAUSE = ["session.paused", "attempt.exited", "attempt.starting"];
@@ -201,5 +202,26 @@ export const lifecycleStories = {
     assert.deepEqual(reasons(events, "session.stopped"), ["runtime_recovery_policy"]);
     assert.equal(text(events), "up\n");
     await remove(client, sandbox);
+  },
+
+  async fork_has_the_files_and_no_sessions(client: Client) {
+    const source = await client.sandboxes.claim("default", { envVars: { COLOUR: "red" } });
+    const session = await source.createSession(shell("echo kept > /root/kept; echo up; exec sleep 1000"));
+    await toOutput(source, session.id, "up\n");
+    const { sourceSandboxId, sandbox: child } =
+      await client.sandboxes.fork(source.id, { config: { ttl: 600, hardTtl: 7200 } });
+    assert.equal(sourceSandboxId, source.id);
+    assert.notEqual(child.id, source.id);
+    assert.deepEqual([child.status, child.paused, child.runtimeGeneration], ["paused", true, 1]);
+    assert.ok(child.hardExpiresAt > child.createdAt);
+    const fork = client.sandboxes.sandbox(child.id);
+    assert.deepEqual(await fork.listSessions(), []);
+    const found = await fork.createSession(shell("cat /root/kept; echo $COLOUR"));
+    assert.equal(text(await toExit(fork, found.id)), "kept\nred\n");
+    assert.equal((await state(client, fork.id))[0], "running");
+    // The source's command runs where it ran, and nowhere else.
+    assert.equal((await source.getSession(session.id)).attempt?.id, session.attempt?.id);
+    assert.deepEqual((await fork.listSessions()).map((item) => item.id), [found.id]);
+    await remove(client, source, fork);
   },
 };
