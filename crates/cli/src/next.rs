@@ -33,6 +33,9 @@ pub fn after(failure: &Failure, path: &str) -> Option<String> {
             "the command does not read; repeat with the same --input-id in a second".to_owned()
         }
         "quota_exceeded" => "delete what is no longer needed, or ask for a larger quota".to_owned(),
+        "unavailable" if ids.sandbox.is_some() => {
+            format!("repeat in a moment; if it is paused: `outlive sandbox resume {sandbox}`")
+        }
         "unavailable" => "repeat in a moment".to_owned(),
         "conflict" if ids.sandbox.is_some() => {
             "it is reserved or being changed; repeat when that is over".to_owned()

@@ -8,7 +8,10 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{Fake, Outlive, Reply, SANDBOX, finish};
+use crate::{
+    real::Server,
+    support::{Fake, Outlive, Reply, SANDBOX, finish},
+};
 
 /// A sandbox as the server shows it.
 fn sandbox(status: &str, generation: u64) -> Value {
@@ -239,6 +242,50 @@ async fn refusals_say_what_to_do_in_both_envelopes() {
         .args(["sandbox", "unhold", SANDBOX, "../x"])
         .await
         .expect(2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_is_led_through_its_life() {
+    let server = Server::start().await;
+    let (outlive, id) = (&server.outlive, server.sandbox.as_str());
+    let ask = async |line: &str| {
+        let line = format!("sandbox {} --json", line.replace("SB", id));
+        outlive.run(&line).await.expect(0).json()
+    };
+    outlive
+        .args(["run", "-d", "--sandbox", id, "--", "sleep", "1000"])
+        .await
+        .expect(0);
+
+    ask("update SB --idle 600").await;
+    assert!(ask("activity SB").await["sleeps_at"].is_string());
+    ask("suspend SB").await;
+    assert_eq!(ask("activity SB").await["state"], "frozen");
+    assert_eq!(ask("get SB").await["runtime_generation"], 1);
+    ask("wake SB").await;
+    assert_eq!(ask("activity SB").await["state"], "running");
+
+    let hold = ask("hold SB --owner me --ttl 60").await;
+    let holds = ask("holds SB").await;
+    assert_eq!(holds["holds"][0]["id"], hold["id"]);
+    assert_eq!(ask("activity SB").await["awake_because"][0]["kind"], "hold");
+    ask(&format!("unhold SB {}", hold["id"].as_str().unwrap())).await;
+    assert_eq!(ask("holds SB").await["holds"], json!([]));
+
+    assert_eq!(ask("pause SB --wait").await["status"], "paused");
+    assert_eq!(ask("status SB").await["status"], "paused");
+    let listed = ask("list --paused true").await;
+    assert_eq!(listed["sandboxes"][0]["id"], id);
+    let fork = ask("fork SB --hard-ttl 600").await;
+    assert_eq!(fork["source_sandbox_id"], id);
+    let fork = fork["sandbox"]["id"].as_str().unwrap();
+    assert_eq!(ask(&format!("get {fork}")).await["status"], "paused");
+    ask(&format!("delete {fork}")).await;
+
+    assert_eq!(ask("resume SB --wait").await["runtime_generation"], 2);
+    let before = ask("get SB").await["expires_at"].clone();
+    assert_ne!(ask("refresh SB --duration 60").await["expires_at"], before);
+    server.end().await;
 }
 
 /// On a terminal a long call shows that it goes on, and leaves no trace of it; a program that

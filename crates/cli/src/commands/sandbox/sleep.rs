@@ -43,7 +43,7 @@ pub(super) async fn activity(context: &Context, target: &OneSandbox) -> Result<(
     let answer = context.client.call(Call::get(&path).bare()).await?;
     print(context.format, &answer, |answer| {
         let sleeps_at = match &answer["sleeps_at"] {
-            Value::Null => "not by itself".to_owned(),
+            Value::Null if answer["state"] == "running" => "not by itself".to_owned(),
             at => time(at),
         };
         let mut shown = fields(&[("state", text(&answer["state"])), ("sleeps at", sleeps_at)]);
