@@ -192,6 +192,7 @@ fn rust_tests(place: Place) -> Result<Option<String>> {
             "left out without root: the privileged tests".to_owned(),
         ));
     }
+    suites::debian_packages()?;
     let features = privileged_features()?;
     if features.is_empty() {
         test

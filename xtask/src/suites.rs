@@ -26,7 +26,7 @@ const KILLS_LONG: u32 = 500;
 const CASE_WORKERS: &str = "4";
 
 /// Debian packages that sandboxes of the image `host` and the suites use.
-const DEBIAN_PACKAGES: [(&str, &str); 8] = [
+const DEBIAN_PACKAGES: [(&str, &str); 9] = [
     ("/usr/bin/perl", "perl-base"),
     ("/usr/bin/python3", "python3"),
     ("/usr/bin/ps", "procps"),
@@ -35,6 +35,7 @@ const DEBIAN_PACKAGES: [(&str, &str); 8] = [
     ("/bin/busybox", "busybox-static"),
     ("/usr/bin/zstd", "zstd"),
     ("/usr/bin/curl", "curl"),
+    ("/usr/sbin/nft", "nftables"),
 ];
 
 /// Builds the binaries that all suites drive, the agent in the form in which it is shipped.
@@ -221,7 +222,7 @@ fn tool<const N: usize>(name: &str, args: [&str; N], wanted: &str) -> Result<()>
 }
 
 /// Installs missing Debian packages as root; without root it names them.
-fn debian_packages() -> Result<()> {
+pub(crate) fn debian_packages() -> Result<()> {
     let missing: Vec<&str> = DEBIAN_PACKAGES
         .iter()
         .filter(|(file, _)| !PathBuf::from(file).exists())
