@@ -40,7 +40,7 @@ use outlive_core::{
     time::Timestamp,
 };
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     time::{Instant, sleep, timeout_at},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -109,6 +109,9 @@ pub(crate) struct Face {
     /// The last event that the session on show may be told beside, while facts after it are on
     /// their way to the disk: whoever follows from there on sees those facts as events.
     latest_max: Cell<u64>,
+    /// The last of the facts on their way to the disk, and the news that they are shown.
+    pending: Cell<Option<u64>>,
+    settled: Notify,
 }
 
 impl Face {
@@ -119,7 +122,26 @@ impl Face {
             standing,
             shown: RefCell::new(None),
             latest_max: Cell::new(u64::MAX),
+            pending: Cell::new(None),
+            settled: Notify::new(),
         })
+    }
+
+    /// Returns once the session on show is what the journal has published. The thread that syncs
+    /// publishes facts a moment before the driver shows them, and whoever saw them as events
+    /// wants to see them here.
+    pub(crate) async fn settled(&self) {
+        while self.is_behind() {
+            self.settled.notified().await;
+        }
+    }
+
+    fn is_behind(&self) -> bool {
+        let shown = self.shown.borrow();
+        match (self.pending.get(), shown.as_ref()) {
+            (Some(last), Some((_, journal))) => journal.window().1 >= last,
+            (Some(_), None) | (None, _) => false,
+        }
     }
 
     /// The session as it is now; `None` unless it is open.
@@ -445,6 +467,8 @@ impl<M: Machine> Driver<M> {
             self.face.show(&self.session, &self.journal);
         }
         self.face.latest_max.set(u64::MAX);
+        self.face.pending.set(None);
+        self.face.settled.notify_waiters();
         journalled
     }
 
@@ -455,6 +479,7 @@ impl<M: Machine> Driver<M> {
     ) -> Result<(), JournalError> {
         self.session = Rc::new(self.journal.append(&self.session, events)?);
         if is_durable {
+            self.face.pending.set(Some(self.session.last_seq()));
             self.journal.sync().await?;
         }
         Ok(())

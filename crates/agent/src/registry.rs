@@ -84,6 +84,8 @@ impl<M: Machine> Registry<M> {
                 .sessions
                 .insert(id.clone(), handle.clone());
             self.state.borrow_mut().opening += 1;
+            // Whoever watches before it is open must not take it for deleted.
+            let tail = self.around.journals.tails.add(id.clone(), 0, 0);
             let registry = Rc::clone(self);
             let opens = Arc::clone(&opens);
             let path = entry.path();
@@ -109,7 +111,10 @@ impl<M: Machine> Registry<M> {
                         let deleters = driver.run().await;
                         registry.forget(&id, deleters);
                     }
-                    Ok(None) => registry.forget(&id, Vec::new()),
+                    Ok(None) => {
+                        registry.around.journals.tails.remove(&tail);
+                        registry.forget(&id, Vec::new());
+                    }
                     Err(error) => registry.note_broken(&id, &handle, &error),
                 }
             });
@@ -194,6 +199,7 @@ impl<M: Machine> Registry<M> {
             let standing = timeout_at(patience, handle.open())
                 .await
                 .unwrap_or(Standing::Open);
+            handle.face.settled().await;
             if standing == Standing::Open
                 && let (Some(session), Some(view)) = (handle.face.session(), handle.face.view())
             {
@@ -410,10 +416,12 @@ impl Handle {
     /// The session for the server, or why there is none.
     async fn shown(&self) -> Result<SessionView, Outcome> {
         match self.open().await {
-            Standing::Open => self
-                .face
-                .view()
-                .ok_or(Outcome::Rejected(Rejection::NotFound)),
+            Standing::Open => {
+                self.face.settled().await;
+                self.face
+                    .view()
+                    .ok_or(Outcome::Rejected(Rejection::NotFound))
+            }
             standing => Err(standing_outcome(standing)),
         }
     }

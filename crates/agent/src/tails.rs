@@ -79,8 +79,12 @@ pub(crate) enum Move {
 }
 
 impl Tails {
-    /// Adds the window of a session.
+    /// Adds the window of a session, or moves it when it was added before.
     pub(crate) fn add(&self, session: SessionId, earliest: u64, latest: u64) -> Arc<Tail> {
+        if let Some(tail) = self.find(&session) {
+            tail.move_to(earliest, latest);
+            return tail;
+        }
         let tail = Arc::new(Tail {
             session,
             earliest: AtomicU64::new(earliest),
@@ -95,6 +99,11 @@ impl Tails {
             .push(Arc::clone(&tail));
         tail.tell();
         tail
+    }
+
+    fn find(&self, session: &SessionId) -> Option<Arc<Tail>> {
+        let tails = self.tails.read().unwrap_or_else(PoisonError::into_inner);
+        tails.iter().find(|tail| tail.session == *session).cloned()
     }
 
     /// Says that the session is gone, once and for ever.
@@ -254,6 +263,22 @@ mod tests {
             earliest,
             latest,
         }
+    }
+
+    #[test]
+    fn a_session_that_is_named_before_it_is_open_is_named_once() {
+        let tails = Tails::default();
+        let early = tails.add(session(1), 0, 0);
+        let watcher = tails.watch().unwrap();
+        let moved = |earliest, latest| Move::Moved {
+            session: session(1),
+            earliest,
+            latest,
+        };
+        assert_eq!(watcher.take(), vec![moved(0, 0)]);
+        let opened = tails.add(session(1), 3, 9);
+        assert!(Arc::ptr_eq(&early, &opened));
+        assert_eq!(watcher.take(), vec![moved(3, 9)]);
     }
 
     #[test]
