@@ -235,7 +235,7 @@ def test_one_layer_of_the_host_serves_all_sandboxes(box):
     for sandbox in boxes:
         own = box.server.data / "sandboxes" / sandbox.id / "own"
         names = {str(path.relative_to(own)) for path in own.rglob("*")}
-        assert names - {"etc/resolv.conf"} == {"etc", "etc/hostname", "etc/hosts"}
+        assert names - {"etc/resolv.conf"} == {"etc", "etc/hostname", "etc/hosts", "etc/machine-id"}
         assert run(sandbox, "cat /etc/hostname") == f"{sandbox.id}\n"
     # A version that nobody uses goes once there is another.
     old = box.server.data / "images/host-0123"
