@@ -23,7 +23,7 @@ pub const RUN_EXAMPLES: &str = "Example:
 /// Examples of `cp`.
 pub const CP_EXAMPLES: &str = "Example:
   outlive sandbox cp ./src sbx-0a1b2c3d-4e5:/work
-  outlive sandbox cp sbx-0a1b2c3d-4e5:/work/out.log .";
+  outlive sandbox cp sbx-0a1b2c3d-4e5:/root/out.log .";
 
 /// Where and how a context runs.
 #[derive(Debug, Clone, Default, Args)]
