@@ -11,13 +11,30 @@ use std::sync::Arc;
 
 use outlive_core::sandbox::{Desired, Observed, Sandbox as State};
 
-use super::{Engine, NewSandbox, Sandbox, config::ConfigChange, store_failed, task::CopyTo};
+use super::{
+    Engine, NewSandbox, Sandbox, config::ConfigChange, going_away, store_failed, task::CopyTo,
+};
 use crate::{clock, runtime::Progress, sessions::CallError};
 
 impl Engine {
     /// Makes a released sandbox with the source's files and settings. Its deadlines are those of
     /// `change` only. Never wakes the source.
+    ///
+    /// It comes to its end also when nobody waits for it any more: half a fork would keep its
+    /// place until the next server removes it.
     pub(crate) async fn fork(
+        &self,
+        source: &Arc<Sandbox>,
+        change: ConfigChange,
+        progress: Progress,
+    ) -> Result<Arc<Sandbox>, CallError> {
+        let (engine, source) = (self.clone(), Arc::clone(source));
+        let forking = async move { engine.fork_now(&source, change, progress).await };
+        let forked = self.shared.tasks.spawn(forking).await;
+        forked.unwrap_or_else(|_ended| Err(going_away()))
+    }
+
+    async fn fork_now(
         &self,
         source: &Sandbox,
         change: ConfigChange,
@@ -37,16 +54,19 @@ impl Engine {
         unfinished.desired = Desired::Deleted;
         unfinished.observed = Observed::Deleting;
         let mut record = self.insert(new, unfinished).await?;
-        let copied = self.copy_disk(source, &record, progress).await;
-        if copied.is_ok() {
-            let policy = record.config.policy();
-            record.state = State::create_released(clock::now(), &policy);
+        let mut forked = self.copy_disk(source, &record, progress).await;
+        if forked.is_ok() {
+            let unfinished = record.state.clone();
+            record.state = State::create_released(clock::now(), &record.config.policy());
             let stored = self.shared.store.update_sandbox(&record).await;
-            stored.map_err(|error| store_failed(&error))?;
+            if let Err(error) = stored {
+                record.state = unfinished;
+                forked = Err(store_failed(&error));
+            }
         }
         // One that was not finished removes itself.
         let child = self.adopt(record, None);
-        copied.map(|()| child)
+        forked.map(|()| child)
     }
 
     async fn copy_disk(
