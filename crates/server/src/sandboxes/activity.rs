@@ -19,11 +19,13 @@ use crate::clock;
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     state: Mutex<State>,
-    changed: Notify,
+    ended: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// What was found open, whose end somebody waits for.
+    awaited: Option<u64>,
     next: u64,
     open: BTreeMap<u64, Doing>,
     /// When the last of each kind ended or happened.
@@ -61,7 +63,6 @@ impl Activity {
         state.next += 1;
         state.open.insert(number, doing);
         drop(state);
-        self.changed.notify_one();
         Open {
             activity: Arc::clone(self),
             number,
@@ -73,13 +74,12 @@ impl Activity {
         let mut state = self.state();
         let last = state.ended.entry(kind).or_insert(at);
         *last = (*last).max(at);
-        drop(state);
-        self.changed.notify_one();
     }
 
-    /// Returns when anything began or ended since the last time.
-    pub(crate) async fn changed(&self) {
-        self.changed.notified().await;
+    /// Returns when what [`Activity::quiet_since`] found open has ended. Whatever
+    /// else happens only moves the time of sleep further away: who is woken too early looks again.
+    pub(crate) async fn ended(&self) {
+        self.ended.notified().await;
     }
 
     /// What goes on and counts.
@@ -92,8 +92,13 @@ impl Activity {
     /// When the last thing that counts ended; nothing while one goes on. What never was ended at
     /// the beginning of time.
     pub(crate) fn quiet_since(&self, rule: &IdleRule) -> Option<Timestamp> {
-        let state = self.state();
-        if state.open.values().any(|doing| rule.counts(doing.kind)) {
+        let mut state = self.state();
+        let mut counts = state
+            .open
+            .iter()
+            .filter(|(_, doing)| rule.counts(doing.kind));
+        if let Some(number) = counts.next().map(|(number, _)| *number) {
+            state.awaited = Some(number);
             return None;
         }
         let ends = state.ended.iter().filter(|(kind, _)| rule.counts(**kind));
@@ -107,15 +112,23 @@ impl Activity {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let ended = self.activity.state().open.remove(&self.number);
+        let mut state = self.activity.state();
+        let ended = state.open.remove(&self.number);
+        let awaited = state.awaited.take_if(|number| *number == self.number);
+        drop(state);
         if let Some(doing) = ended {
             self.activity.touch(doing.kind, clock::now());
+        }
+        if awaited.is_some() {
+            self.activity.ended.notify_one();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     #[test]
@@ -132,6 +145,22 @@ mod tests {
         let before = clock::now();
         drop(other);
         assert!(activity.quiet_since(&rule).unwrap() >= before);
+    }
+
+    #[tokio::test]
+    async fn the_end_is_told_of_what_was_found_open_and_of_nothing_else() {
+        let activity = Arc::new(Activity::default());
+        let rule = IdleRule::default();
+        let attached = activity.open(IdleKind::Attached, "ses-1");
+        assert_eq!(activity.quiet_since(&rule), None);
+        // Calls come and go meanwhile: nobody is woken for them.
+        drop(activity.open(IdleKind::Input, "call"));
+        assert!(activity.ended().now_or_never().is_none());
+        drop(attached);
+        assert!(activity.ended().now_or_never().is_some());
+        // Nobody waits for what nobody found.
+        drop(activity.open(IdleKind::Input, "call"));
+        assert!(activity.ended().now_or_never().is_none());
     }
 
     #[test]

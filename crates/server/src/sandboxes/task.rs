@@ -146,7 +146,7 @@ impl Task {
                     self.tell(&Input::Gone).await;
                 }
                 () = sleep_until(self.wake_up()) => self.due().await,
-                () = self.activity.changed() => {} // Another deadline.
+                () = self.activity.ended() => {} // There is a deadline again.
                 () = stop.cancelled() => return,
             }
         }
