@@ -36,6 +36,12 @@ pub(crate) async fn list(place: &Place) -> Result<Vec<SessionView>, CallError> {
     .await
 }
 
+/// How many sessions a sandbox has; their journals are not read for it.
+pub(crate) async fn count(place: &Place) -> Result<usize, CallError> {
+    let place = place.clone();
+    blocking(move || sessions(&place).map(|found| found.len())).await
+}
+
 /// One session of a sandbox.
 pub(crate) async fn view(place: &Place, session: &SessionId) -> Result<SessionView, CallError> {
     let (place, session) = (place.clone(), session.clone());

@@ -128,7 +128,7 @@ impl Sandbox {
         let count = if self.snapshot.borrow().agent.is_some() {
             self.tails.sessions().len()
         } else {
-            offline::list(&self.place).await?.len()
+            offline::count(&self.place).await?
         };
         Ok(count as u64)
     }
