@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use outlive_journal::sync_file_system;
+use outlive_journal::{remove_tree, sync_file_system};
 
 /// A layer can't be made, found or removed.
 #[derive(Debug, thiserror::Error)]
@@ -154,16 +154,7 @@ fn rename(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Removes a file or a tree, if it is there.
 pub(crate) fn remove(path: &Path) -> Result<(), LayerError> {
-    let done = match fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match done {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(at("removing", path)(error)),
-    }
+    remove_tree(path).map_err(at("removing", path))
 }
 
 #[cfg(test)]
