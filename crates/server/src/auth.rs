@@ -277,3 +277,10 @@ fn new_key() -> Result<String, getrandom::Error> {
     }
     Ok(key)
 }
+/// Refuses everybody but admins, in these words.
+pub(crate) fn admins_only(caller: &Caller, refusal: &'static str) -> Result<(), ApiError> {
+    match caller.role {
+        Role::Admin => Ok(()),
+        Role::Member | Role::ReadOnly => Err(ApiError::new(ErrorCode::Forbidden, refusal)),
+    }
+}

@@ -10,12 +10,12 @@ use axum::{
 };
 use outlive_api::{
     error::{ApiError, ErrorCode},
-    keys::{CreateKey, CreatedKey, Key, KeyList, Role},
+    keys::{CreateKey, CreatedKey, Key, KeyList},
     time,
 };
 
 use crate::{
-    auth::{Auth, IssueError},
+    auth::{Auth, IssueError, admins_only},
     clock,
     http::{
         extract::{GatewayBody, PathId},
@@ -45,7 +45,7 @@ async fn create(
     Extension(caller): Extension<Caller>,
     GatewayBody(asked): GatewayBody<CreateKey>,
 ) -> Result<Data<CreatedKey>, Failure> {
-    admins_only(&caller)?;
+    admins_only(&caller, "only admins may use keys")?;
     let owner = Owner::parse(&asked.owner).ok_or_else(|| {
         bad(format!(
             "owner must be 1 to {OWNER_BYTES_MAX} characters of A-Z a-z 0-9 . _ @ -"
@@ -75,7 +75,7 @@ async fn list(
     State(keys): State<Keys>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Data<KeyList>, Failure> {
-    admins_only(&caller)?;
+    admins_only(&caller, "only admins may use keys")?;
     let all = keys
         .store
         .all_keys()
@@ -94,7 +94,7 @@ async fn revoke(
     Extension(caller): Extension<Caller>,
     PathId(id): PathId,
 ) -> Result<Data<serde_json::Value>, Failure> {
-    admins_only(&caller)?;
+    admins_only(&caller, "only admins may use keys")?;
     let known = keys
         .auth
         .revoke(&id)
@@ -115,17 +115,6 @@ fn shown(key: KeyRecord) -> Key {
         name: Some(key.name).filter(|name| !name.is_empty()),
         created_at: time::text(key.created_at),
         expires_at: key.expires_at.map(time::text),
-    }
-}
-
-fn admins_only(caller: &Caller) -> Result<(), ApiError> {
-    if caller.role == Role::Admin {
-        Ok(())
-    } else {
-        Err(ApiError::new(
-            ErrorCode::Forbidden,
-            "only admins may use keys",
-        ))
     }
 }
 

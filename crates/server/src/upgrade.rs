@@ -14,13 +14,13 @@ use axum::{Extension, Router, extract::State, routing::post};
 use futures_util::{StreamExt as _, stream};
 use outlive_api::{
     error::{ApiError, ErrorCode},
-    keys::Role,
     upgrade::{UpgradeSandboxes, UpgradedSandbox, UpgradedSandboxes},
 };
 use tokio::sync::Mutex;
 
 use crate::{
     agents::upgrade::upgrade,
+    auth::admins_only,
     http::{
         extract::OptionalGatewayBody,
         reply::{Data, Failure, ok},
@@ -85,9 +85,7 @@ async fn upgrade_all(
     Extension(caller): Extension<Caller>,
     OptionalGatewayBody(asked): OptionalGatewayBody<UpgradeSandboxes>,
 ) -> Result<Data<UpgradedSandboxes>, Failure> {
-    if caller.role != Role::Admin {
-        return Err(ApiError::new(ErrorCode::Forbidden, "only admins may upgrade").into());
-    }
+    admins_only(&caller, "only admins may upgrade")?;
     let executable = match asked.agent {
         Some(path) => PathBuf::from(path),
         None => upgrades.agent.clone(),

@@ -15,7 +15,6 @@ use futures_util::{StreamExt as _, stream};
 use outlive_api::{
     error::{ApiError, ErrorCode},
     image::{Image, ImageFormat, ImageLine, ImageList, PullImage, RemovedImage},
-    keys::Role,
     time as wire_time,
 };
 use tokio::{
@@ -34,6 +33,7 @@ use super::{
     unpack::Counts,
 };
 use crate::{
+    auth::admins_only,
     http::{
         extract::{GatewayBody, PathId, Query},
         reply::{Data, Failure, ok},
@@ -76,7 +76,7 @@ async fn import(
     query: Query,
     body: Body,
 ) -> Result<Response, Failure> {
-    admins_only(&caller)?;
+    admins_only(&caller, "only admins may take images in and remove them")?;
     let name = query.get("name").unwrap_or_default();
     let name = ImageName::parse(name).map_err(|error| refused(&error))?;
     let format = format(query.get("format"))?;
@@ -95,7 +95,7 @@ async fn pull(
     headers: HeaderMap,
     GatewayBody(asked): GatewayBody<PullImage>,
 ) -> Result<Response, Failure> {
-    admins_only(&caller)?;
+    admins_only(&caller, "only admins may take images in and remove them")?;
     let slot = library.slot().map_err(|error| refused(&error))?;
     let (progress, stages) = Progress::new();
     let work = async move { library.pull(slot, asked, progress).await };
@@ -107,7 +107,7 @@ async fn remove(
     Extension(caller): Extension<Caller>,
     PathId(name): PathId,
 ) -> Result<Data<RemovedImage>, Failure> {
-    admins_only(&caller)?;
+    admins_only(&caller, "only admins may take images in and remove them")?;
     let name = ImageName::parse(&name).map_err(|error| refused(&error))?;
     library
         .remove(&name)
@@ -275,15 +275,4 @@ fn told(error: &ImageError) -> ApiError {
 
 fn refused(error: &ImageError) -> Failure {
     told(error).into()
-}
-
-fn admins_only(caller: &Caller) -> Result<(), ApiError> {
-    if caller.role == Role::Admin {
-        Ok(())
-    } else {
-        Err(ApiError::new(
-            ErrorCode::Forbidden,
-            "only admins may take images in and remove them",
-        ))
-    }
 }
