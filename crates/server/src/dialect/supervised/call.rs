@@ -132,15 +132,20 @@ pub(super) async fn call(
     request: Request,
 ) -> Result<Outcome, ApiError> {
     may_write(caller)?;
-    let outcome = sandbox
-        .call(request)
-        .await
-        .and_then(|outcome| match outcome {
-            Outcome::Rejected(rejection) => Err(CallError::Rejected(rejection)),
-            Outcome::Failed { message } => Err(CallError::Failed { message }),
-            outcome => Ok(outcome),
-        });
-    outcome.map_err(|error| session_error(action, error))
+    let answer = ask(sandbox, request).await;
+    answer.map_err(|error| session_error(action, error))
+}
+
+/// Asks for a change; an answer is a success.
+pub(super) async fn ask(
+    sandbox: &dyn SandboxHandle,
+    request: Request,
+) -> Result<Outcome, CallError> {
+    match sandbox.call(request).await? {
+        Outcome::Rejected(rejection) => Err(CallError::Rejected(rejection)),
+        Outcome::Failed { message } => Err(CallError::Failed { message }),
+        outcome => Ok(outcome),
+    }
 }
 
 /// A session's state.

@@ -14,7 +14,7 @@ use outlive_core::{
 
 use super::super::{
     Supervised,
-    call::{InSandbox, may_write, path_param},
+    call::{InSandbox, ask, may_write, path_param, restore},
 };
 use crate::{
     http::reply::{Failure, session_error},
@@ -54,7 +54,7 @@ impl InContext {
     pub(super) async fn now(&self, action: Action) -> Result<Session, ApiError> {
         let view = self.sandbox.view(&self.session).await;
         let view = view.map_err(|error| context_error(action, error))?;
-        restore(action, &view.checkpoint)
+        restore(action, &view)
     }
 
     /// Asks for a change; wakes the sandbox.
@@ -93,18 +93,8 @@ pub(super) async fn call(
     request: Request,
 ) -> Result<Outcome, ApiError> {
     may_write(caller)?;
-    let error = match sandbox.call(request).await {
-        Ok(Outcome::Rejected(rejection)) => CallError::Rejected(rejection),
-        Ok(Outcome::Failed { message }) => CallError::Failed { message },
-        Ok(outcome) => return Ok(outcome),
-        Err(error) => error,
-    };
-    Err(context_error(action, error))
-}
-
-/// The state in an answer.
-pub(super) fn restore(action: Action, checkpoint: &[u8]) -> Result<Session, ApiError> {
-    Session::restore(checkpoint).map_err(|error| ApiError::new(action.failed(), error.to_string()))
+    let answer = ask(sandbox, request).await;
+    answer.map_err(|error| context_error(action, error))
 }
 
 /// What the engine says, in the words of contexts.

@@ -19,9 +19,9 @@ use tokio::time::timeout;
 use super::{
     super::{
         Supervised,
-        call::{InSandbox, unexpected},
+        call::{InSandbox, restore, unexpected},
     },
-    call::{InContext, call, context_error, not_found, restore},
+    call::{InContext, call, context_error, not_found},
     capture::Capture,
     exec,
     spec::{Plan, Wait, plan},
@@ -165,7 +165,7 @@ async fn sessions(at: &InSandbox, action: Action) -> Result<Vec<Session>, ApiErr
     let views = views.map_err(|error| context_error(action, error))?;
     let mut sessions = Vec::new();
     for view in &views {
-        let session = restore(action, &view.checkpoint)?;
+        let session = restore(action, view)?;
         if session.kind().is_some() {
             sessions.push(session);
         }
@@ -186,7 +186,7 @@ async fn make(at: &InSandbox, created: Created) -> Result<(SessionId, Session), 
             created: Box::new(created.clone()),
         };
         match call(&at.caller, &*at.sandbox, action, request).await {
-            Ok(Outcome::Session(view)) => return Ok((session, restore(action, &view.checkpoint)?)),
+            Ok(Outcome::Session(view)) => return Ok((session, restore(action, &view)?)),
             Ok(outcome) => return Err(unexpected(action, &outcome)),
             Err(error) if error.code == ErrorCode::QuotaExceeded && !swept => {
                 swept = sweep(at).await?;

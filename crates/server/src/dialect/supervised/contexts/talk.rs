@@ -17,10 +17,10 @@ use outlive_core::{
 
 use super::{
     super::{
-        call::unexpected,
+        call::{restore, unexpected},
         control::{parse_resize, parse_signal},
     },
-    call::{InContext, not_found, restore},
+    call::{InContext, not_found},
     exec,
     manage::{until_exit, until_ready},
     view::show,
@@ -52,7 +52,7 @@ pub(super) async fn restart(at: InContext) -> Result<Data<Context>, Failure> {
         replace: ReplaceCurrent::Yes,
     };
     let session = match at.call(action, request).await? {
-        Outcome::Session(view) => restore(action, &view.checkpoint)?,
+        Outcome::Session(view) => restore(action, &view)?,
         outcome => return Err(unexpected(action, &outcome).into()),
     };
     if matches!(session.kind(), Some(Kind::Interpreter { .. })) {

@@ -29,7 +29,7 @@ use outlive_core::{
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
-    time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout},
+    time::{Instant, Interval, sleep, timeout},
 };
 
 use super::{
@@ -51,8 +51,8 @@ use super::{
 use crate::{
     http::{extract::Query, reply::Failure},
     limits::{
-        CLOSE_WAIT_MAX, FIRST_FRAME_DELAY, MESSAGE_BYTES_MAX, PING_INTERVAL, PONG_MAX,
-        WS_COMMANDS_MAX, WS_END_MAX, WS_REQUEST_BYTES_MAX, WS_REQUESTS_MAX,
+        CLOSE_WAIT_MAX, FIRST_FRAME_DELAY, MESSAGE_BYTES_MAX, PONG_MAX, WS_COMMANDS_MAX,
+        WS_END_MAX, WS_REQUEST_BYTES_MAX, WS_REQUESTS_MAX,
     },
 };
 
@@ -165,7 +165,7 @@ impl Talk for Attached {
             commands: commands_in,
             closing: closing_in,
             heard: heard_in,
-            pings: pings(),
+            pings: ws::pings(),
         };
         let mut reading = pin!(reading.run(early));
         let mut working = pin!(work(&self.at, requests_in, commands));
@@ -196,13 +196,6 @@ impl Talk for Attached {
             tracing::debug!("a context's WebSocket was given up");
         }
     }
-}
-
-fn pings() -> Interval {
-    let mut pings = interval(PING_INTERVAL);
-    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    pings.reset();
-    pings
 }
 
 /// The reading side: ends when the peer is gone.

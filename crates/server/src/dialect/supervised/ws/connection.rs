@@ -166,7 +166,7 @@ impl Connection {
     }
 }
 
-fn pings() -> Interval {
+pub(in super::super) fn pings() -> Interval {
     let mut pings = interval(PING_INTERVAL);
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     pings.reset();

@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use self::connection::Connection;
-pub(super) use self::connection::closed;
+pub(super) use self::connection::{closed, pings};
 use super::{
     Supervised,
     call::{InSession, may_write},
