@@ -30,7 +30,10 @@ use rustix::{
 
 use crate::{
     clock::monotonic,
-    launch::step::{Fail, Step, failure},
+    launch::{
+        c_string,
+        step::{Fail, Step, failure},
+    },
     limits::{
         COPY_DEPTH_MAX, COPY_NEWS_EVERY, COPY_PIECE_BYTES, COPY_STACK_BYTES, XATTR_BYTES_MAX,
     },
@@ -392,10 +395,6 @@ const FILE: OFlags = OFlags::NOFOLLOW
 
 fn open_dir(dir: BorrowedFd<'_>, name: &CStr, what: &str) -> Step<OwnedFd> {
     openat(dir, name, DIRECTORY, Mode::empty()).step(&format!("opening {what}"))
-}
-
-fn c_string(text: &str) -> Step<CString> {
-    CString::new(text).map_err(|e| failure("naming a directory", &e.to_string()))
 }
 
 const fn mode(stat: &Stat) -> Mode {

@@ -65,7 +65,8 @@ impl Drop for Line {
     }
 }
 
-fn draw(text: &str) {
+/// Writes to the terminal's own line.
+pub(crate) fn draw(text: &str) {
     let mut out = std::io::stderr().lock();
     // Words that nobody sees are no reason to stop.
     if out

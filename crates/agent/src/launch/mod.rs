@@ -319,7 +319,7 @@ impl Ground<'_> {
     }
 }
 
-/// C strings for an exec.
-fn c_string(text: &str) -> Step<CString> {
+/// Text as the system takes it.
+pub(crate) fn c_string(text: &str) -> Step<CString> {
     CString::new(text).map_err(|e| step::failure("making an argument", &e.to_string()))
 }

@@ -1,8 +1,8 @@
 //! How far a copy is, on a terminal.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 
-use crate::{clock::Stopwatch, limits::PROGRESS_INTERVAL};
+use crate::{clock::Stopwatch, limits::PROGRESS_INTERVAL, waiting::draw};
 
 /// Columns of the bar.
 const BAR_COLUMNS: u64 = 30;
@@ -67,18 +67,6 @@ fn size(bytes: u64) -> String {
         1024..1_048_576 => format!("{} KiB", tenths(1 << 10)),
         1_048_576..1_073_741_824 => format!("{} MiB", tenths(1 << 20)),
         _ => format!("{} GiB", tenths(1 << 30)),
-    }
-}
-
-fn draw(text: &str) {
-    let mut out = std::io::stderr().lock();
-    // A bar that nobody sees is no reason to stop.
-    if out
-        .write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .is_err()
-    {
-        drop(out);
     }
 }
 
