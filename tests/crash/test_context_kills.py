@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from clients import retried
 from outlive_testing import processes
 from outlive_testing.api import Api
+from outlive_testing.clients import retried
 from outlive_testing.server import Server, wait_until
 
 

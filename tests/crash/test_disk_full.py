@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from clients import Follower
-from lines import EXIT_CODE, Check, command
 from outlive_testing.api import Api
+from outlive_testing.clients import Follower
+from outlive_testing.lines import EXIT_CODE, Check, command
 from outlive_testing.server import Server, wait_until
 
 DISK_BYTES = 64 << 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from clients import Follower, Typist, retried
-from lines import EXIT_CODE, Check, command
 from outlive_testing import processes
 from outlive_testing.api import Api, output, payload
+from outlive_testing.clients import Follower, Typist, retried
+from outlive_testing.lines import EXIT_CODE, Check, command
 from outlive_testing.server import Server, wait_until
 
 RETENTION = {"max_bytes": 1 << 40}

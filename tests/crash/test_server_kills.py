@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from clients import LOST, Follower, retried
 from outlive_testing import processes
 from outlive_testing.api import Api, Failure, output, payload
+from outlive_testing.clients import LOST, Follower, retried
 from outlive_testing.server import Server, wait_until
 
 

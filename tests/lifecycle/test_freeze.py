@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from outlive_testing.api import Api, output, payload
+from outlive_testing.clients import Follower
+from outlive_testing.lines import EXIT_CODE, Check, command
 from outlive_testing.server import Server
-from test_sequences import bare
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
-from clients import Follower  # noqa: E402
-from lines import EXIT_CODE, Check, command  # noqa: E402
 
 FREEZES = 50
 RETENTION = {"max_bytes": 1 << 40}
@@ -36,7 +31,7 @@ def test_a_flood_that_is_frozen_again_and_again_goes_on_to_the_byte(api, io):
     follower.start()
     pid = writer.made["attempt"]["pid"]
     for _ in range(FREEZES):
-        bare(api, "POST", f"/v1/sandbox/{sandbox.id}/suspend")
+        api.bare("POST", f"/v1/sandbox/{sandbox.id}/suspend")
         frozen = sandbox.sessions()
         assert frozen[0]["phase"] == "paused"
         # Nothing moves any more, and looking doesn't wake it.
@@ -44,7 +39,7 @@ def test_a_flood_that_is_frozen_again_and_again_goes_on_to_the_byte(api, io):
         latest = frozen[0]["cursor"]["latest"]
         assert writer.page(after=latest)["events"] == []
         assert sandbox.get()["status"] == "running"
-        bare(api, "POST", f"/v1/sandbox/{sandbox.id}/resume")
+        api.bare("POST", f"/v1/sandbox/{sandbox.id}/resume")
     now = writer.get()
     assert (now["attempt"]["number"], now["attempt"]["pid"]) == (1, pid)
     writer.signal("USR1")
@@ -61,7 +56,7 @@ def test_the_list_while_frozen_is_the_list_before(api):
     ended = sandbox.sh("exit 4")
     ended.wait_exit()
     before = sandbox.sessions()
-    bare(api, "POST", f"/v1/sandbox/{sandbox.id}/suspend")
+    api.bare("POST", f"/v1/sandbox/{sandbox.id}/suspend")
     after = sandbox.sessions()
     for one, other in zip(before, after, strict=True):
         for moved in ("phase", "cursor", "updated_at"):
@@ -69,7 +64,7 @@ def test_the_list_while_frozen_is_the_list_before(api):
     assert after == before
     # A page of it never wakes it either.
     assert output(quiet[0].events()) == b"there\n"
-    activity = bare(api, "GET", f"/v1/sandbox/{sandbox.id}/activity")
+    activity = api.bare("GET", f"/v1/sandbox/{sandbox.id}/activity")
     assert activity["state"] == "frozen"
     sandbox.delete()
 
@@ -80,10 +75,10 @@ def test_frozen_time_is_no_idle_time(api):
     session = sandbox.sh("echo there; exec sleep 1000",
                          lifecycle={"idle_timeout_seconds": 1})
     session.wait_output(b"there")
-    bare(api, "POST", f"/v1/sandbox/{sandbox.id}/suspend")
+    api.bare("POST", f"/v1/sandbox/{sandbox.id}/suspend")
     time.sleep(3)
     assert session.get()["phase"] == "paused"
-    bare(api, "POST", f"/v1/sandbox/{sandbox.id}/resume")
+    api.bare("POST", f"/v1/sandbox/{sandbox.id}/resume")
     assert session.get()["phase"] == "running"
     assert session.wait_exit(30)["reason"] == "session_expired"
     sandbox.delete()
@@ -92,7 +87,7 @@ def test_frozen_time_is_no_idle_time(api):
 def test_a_thaw_of_a_hundred_processes_lets_all_of_them_go_on(api):
     sandbox = api.sandbox()
     sessions = [sandbox.session("/bin/cat") for _ in range(100)]
-    bare(api, "POST", f"/v1/sandbox/{sandbox.id}/suspend")
+    api.bare("POST", f"/v1/sandbox/{sandbox.id}/suspend")
     assert {one["phase"] for one in sandbox.sessions()} == {"paused"}
     for number, session in enumerate(sessions):
         session.input(b"line %d\n" % number)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from leaks import leaks, network_devices
 from model import Sandbox, Session
@@ -19,15 +17,6 @@ WEIGHTS = {
     "create_session": 3, "say": 6, "freeze": 4, "thaw": 3, "release": 2, "replace": 2, "fork": 1,
     "kill_server": 2, "kill_supervisor": 3, "kill_keeper": 2, "delete": 1,
 }
-
-
-def bare(api: Api, method: str, path: str) -> dict:
-    """A call of the named dialect, whose answers have no envelope."""
-    status, headers, body = api.raw(method, path)
-    answer = json.loads(body)
-    if status >= 400:
-        raise Failure(status, headers, answer)
-    return answer
 
 
 class World:
@@ -80,14 +69,14 @@ class World:
 
     def freeze(self, sandbox: Sandbox) -> None:
         was = sandbox.handle.sessions()
-        answer = bare(self.api, "POST", f"/v1/sandbox/{sandbox.handle.id}/suspend")
+        answer = self.api.bare("POST", f"/v1/sandbox/{sandbox.handle.id}/suspend")
         assert answer["sandbox"]["suspended"], answer
         if sandbox.state == "running":
             assert unmoved(sandbox.handle.sessions()) == unmoved(was)
         sandbox.frozen()
 
     def thaw(self, sandbox: Sandbox) -> None:
-        answer = bare(self.api, "POST", f"/v1/sandbox/{sandbox.handle.id}/resume")
+        answer = self.api.bare("POST", f"/v1/sandbox/{sandbox.handle.id}/resume")
         assert not answer["sandbox"]["suspended"], answer
         sandbox.woken()
 
