@@ -1,7 +1,7 @@
 //! The nested namespaces O, W and P; see the module above for the picture.
 
 use std::{
-    io::{Read, Write},
+    io::{self, Read, Write},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
 };
@@ -22,10 +22,7 @@ use super::{
 };
 use crate::{
     keeper::{Handover, Place},
-    process::{
-        cgroup::write_file,
-        spawn::{INNER_INIT, INNER_ROOT, INNER_USER},
-    },
+    process::spawn::{INNER_INIT, INNER_ROOT, INNER_USER},
     sys::{self, Forked},
 };
 
@@ -69,7 +66,8 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeepe
         kinds |= libc::CLONE_NEWNET;
     }
     let (go_read, go) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
-    match sys::fork_into(kinds, ground.cgroups.sandbox()).step("making the agent's namespaces")? {
+    enter_cgroup_namespace(ground)?;
+    match sys::fork_into(kinds, ground.cgroups.agent()).step("making the agent's namespaces")? {
         Forked::Child => {
             drop(go);
             let failure = match outer(ground, &layers, &go_read, &isolation) {
@@ -159,33 +157,75 @@ fn detach(dir: BorrowedFd<'_>, path: &str, flags: OpenTreeFlags) -> Step<OwnedFd
 /// A user namespace of this one whose 0 is `first` here, held by its descriptor alone.
 pub(crate) fn user_namespace(first: u32) -> Step<OwnedFd> {
     let step = "making a user namespace";
-    let (gate, keep) = pipe_with(PipeFlags::CLOEXEC).step(step)?;
-    match sys::fork_into(libc::CLONE_NEWUSER, None).step(step)? {
+    let take = |pid| {
+        map_ids(pid, first, WORKLOAD_IDS)?;
+        open_namespace(pid, "user").step(step)
+    };
+    from_short_lived(libc::CLONE_NEWUSER, None, || Ok(()), take).step(step)?
+}
+
+/// Has what is forked from here on see the sandbox's control group as the root of all.
+///
+/// Such a namespace begins at the group of the process that makes it, and the agent is born in
+/// another one: moving it there later would wait for a grace period of the whole kernel, some
+/// 10 ms.
+fn enter_cgroup_namespace(ground: &Ground<'_>) -> Step<()> {
+    let Some(sandbox) = ground.cgroups.sandbox() else {
+        return Ok(());
+    };
+    let step = "making a namespace of control groups";
+    let take = |pid| open_namespace(pid, "cgroup").step(step);
+    let made =
+        from_short_lived(0, Some(sandbox), sys::unshare_cgroup_namespace, take).step(step)?;
+    sys::enter_cgroup_namespace(made?.as_fd()).step(step)
+}
+
+/// Forks a process that prepares something, and takes it from there before it ends.
+fn from_short_lived<T>(
+    kinds: libc::c_int,
+    cgroup: Option<BorrowedFd<'_>>,
+    prepare: impl FnOnce() -> io::Result<()>,
+    take: impl FnOnce(u32) -> T,
+) -> io::Result<T> {
+    let (ready_read, ready) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (gate, keep) = pipe_with(PipeFlags::CLOEXEC)?;
+    match sys::fork_into(kinds, cgroup)? {
         Forked::Child => {
-            drop(keep);
+            drop((ready_read, keep));
+            let errno = prepare().map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |()| 0);
+            match rustix::io::write(&ready, &errno.to_ne_bytes()) {
+                Ok(_) | Err(_) => {} // A parent that is gone needs nothing.
+            }
             // Ends when the parent has what it wants, or is gone.
             match rustix::io::read(&gate, &mut [0; 1]) {
                 Ok(_) | Err(_) => sys::exit_now(0),
             }
         }
         Forked::Parent { pid, pidfd } => {
-            let made = map_ids(pid, first, WORKLOAD_IDS).and_then(|()| {
-                open(
-                    format!("/proc/{pid}/ns/user"),
-                    OFlags::RDONLY | OFlags::CLOEXEC,
-                    Mode::empty(),
-                )
-                .step(step)
-            });
+            drop(ready);
+            let mut errno = [0; size_of::<i32>()];
+            let prepared = std::fs::File::from(ready_read).read_exact(&mut errno);
+            let taken = match (prepared, i32::from_ne_bytes(errno)) {
+                (Ok(()), 0) => Ok(take(pid)),
+                (Ok(()), errno) => Err(io::Error::from_raw_os_error(errno)),
+                (Err(e), _) => Err(e),
+            };
             drop(keep);
             rustix::process::waitid(
                 rustix::process::WaitId::PidFd(pidfd.as_fd()),
                 rustix::process::WaitIdOptions::EXITED,
-            )
-            .step(step)?;
-            made
+            )?;
+            taken
         }
     }
+}
+
+fn open_namespace(pid: u32, kind: &str) -> rustix::io::Result<OwnedFd> {
+    open(
+        format!("/proc/{pid}/ns/{kind}"),
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
 }
 
 /// In O, as its PID 1: makes the rest, then becomes the keeper.
@@ -199,7 +239,6 @@ fn outer(
     approach_state(ground)?;
     become_root()?;
     enter_state(ground)?;
-    enter_cgroup(ground)?;
     mount_change(
         "/",
         MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM,
@@ -276,17 +315,6 @@ fn become_root() -> Step<()> {
     rustix::thread::set_thread_res_gid(gid, gid, gid).step(step)?;
     rustix::thread::set_thread_res_uid(uid, uid, uid).step(step)?;
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable).step(step)
-}
-
-/// We were born in the sandbox's group, so that it is the root of what our cgroup namespace
-/// shows; then we step aside into the agent's.
-fn enter_cgroup(ground: &Ground<'_>) -> Step<()> {
-    let Some(agent) = ground.cgroups.agent() else {
-        return Ok(());
-    };
-    let step = "entering the agent's control group";
-    sys::unshare_cgroup_namespace().step(step)?;
-    write_file(agent, "cgroup.procs", b"0").step(step)
 }
 
 /// Loopback, and what an unprivileged program of today expects to be allowed.
