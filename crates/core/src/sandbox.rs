@@ -174,6 +174,17 @@ impl Sandbox {
         }
     }
 
+    /// Whether a store has to keep more of `next` than what is observed of the sandbox. That alone
+    /// need not survive a power loss: it ends every runtime, and the next server looks anew.
+    pub fn asks_for_more(&self, next: &Self) -> bool {
+        let observed = self.observed;
+        self.stored()
+            != Stored {
+                observed,
+                ..next.stored()
+            }
+    }
+
     /// Takes over what `next` knows and no store keeps; what is stored stays as it is.
     pub fn learn(&mut self, next: &Self) {
         self.presence = next.presence;

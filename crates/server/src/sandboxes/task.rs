@@ -8,7 +8,9 @@
 //!                                 ▲                                 │ what came of it
 //!                                 └─────────────────────────────────┘
 //! ```
-//! The store is written before the effect. A request that it can't take down is refused and
+//! The store is written before the effect, so that it survives a kill of this server between any
+//! two lines; what was asked for survives a power loss before the effect, or before the answer
+//! when the effect destroys nothing. A request that the store can't take down is refused and
 //! changes nothing; a fact is remembered all the same, and written with whatever comes next.
 
 mod perform;
@@ -91,6 +93,17 @@ enum Source {
     Fact,
 }
 
+/// When a change of the store has to survive a power loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sync {
+    /// Before anything is done.
+    Now,
+    /// When the effect is done: it destroys nothing, and a runtime says itself what it does.
+    Beside,
+    /// Need not.
+    Never,
+}
+
 /// See the module.
 pub(super) struct Task {
     shared: Arc<Shared>,
@@ -101,6 +114,8 @@ pub(super) struct Task {
     agent: Option<Arc<Agent>>,
     /// The store does not know yet what everybody sees; when it is told again.
     unsaved: Option<Instant>,
+    /// What the store knows has to be synced beside the next effect.
+    owes_sync: bool,
     next: Next,
 }
 
@@ -120,6 +135,7 @@ impl Task {
             activity,
             agent: None,
             unsaved: None,
+            owes_sync: false,
             next: Next::GoOn,
         }
     }
@@ -213,7 +229,7 @@ impl Task {
         let mut next = Some(effect);
         let mut result = Ok(());
         while let Some(effect) = next {
-            let (fact, outcome) = self.perform(effect).await;
+            let (fact, outcome) = self.perform_and_sync(effect).await;
             if result.is_ok() {
                 result = outcome;
             }
@@ -228,6 +244,22 @@ impl Task {
             };
         }
         result
+    }
+
+    /// Performs an effect, and has what was asked for on the disk when it is done: both take
+    /// their time together.
+    async fn perform_and_sync(&mut self, effect: Effect) -> perform::Came {
+        if !std::mem::take(&mut self.owes_sync) {
+            return self.perform(effect).await;
+        }
+        let shared = Arc::clone(&self.shared);
+        let ((fact, outcome), synced) =
+            tokio::join!(self.perform(effect), shared.store.sync_sandboxes());
+        let synced = synced.map_err(|error| store_failed(&error));
+        if synced.is_err() {
+            self.unsaved = Some(Instant::now() + STORE_RETRY);
+        }
+        (fact, outcome.and(synced))
     }
 
     /// Something happened that nobody waits for.
@@ -277,10 +309,16 @@ impl Task {
             self.publish_now();
             return Ok(effect);
         }
+        let sync = match effect {
+            _ if self.unsaved.is_some() => Sync::Now,
+            _ if !self.record.state.asks_for_more(&next) => Sync::Never,
+            Some(Effect::Freeze | Effect::Thaw) => Sync::Beside,
+            _ => Sync::Now,
+        };
         let mut record = self.record.clone();
         record.state = next;
         record.updated_at = clock::now().max(record.updated_at);
-        match (self.save(&record).await, source, effect) {
+        match (self.save(&record, sync).await, source, effect) {
             (Ok(()), _, effect) => {
                 self.record = record;
                 self.publish_now();
@@ -303,8 +341,12 @@ impl Task {
         }
     }
 
-    async fn save(&mut self, record: &SandboxRecord) -> Result<(), CallError> {
-        let saved = self.shared.store.update_sandbox(record).await;
+    async fn save(&mut self, record: &SandboxRecord, sync: Sync) -> Result<(), CallError> {
+        let saved = match sync {
+            Sync::Now => self.shared.store.update_sandbox(record).await,
+            Sync::Beside | Sync::Never => self.shared.store.note_sandbox(record).await,
+        };
+        self.owes_sync = saved.is_ok() && sync == Sync::Beside;
         self.unsaved = match &saved {
             Ok(()) => None,
             Err(_) => Some(Instant::now() + STORE_RETRY),
@@ -338,7 +380,7 @@ impl Task {
             }
         }
         record.updated_at = now.max(record.updated_at);
-        self.save(&record).await?;
+        self.save(&record, Sync::Now).await?;
         self.record = record;
         self.publish_now();
         if let (true, Some(agent)) = (env_changed, self.agent.clone()) {
@@ -368,7 +410,7 @@ impl Task {
     async fn due(&mut self) {
         if self.unsaved.is_some_and(|at| at <= Instant::now()) {
             let record = self.record.clone();
-            if let Err(error) = self.save(&record).await {
+            if let Err(error) = self.save(&record, Sync::Now).await {
                 tracing::error!(sandbox = %self.record.id, %error, "the store still fails");
             }
             return;

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -47,6 +47,9 @@ struct Crash {
     puts_spared: AtomicU32,
     /// So many changes the store refuses then.
     puts_refused: AtomicU32,
+    /// What was asked of the sandbox that was written last, and what of it is on the disk.
+    noted: Mutex<Option<Desired>>,
+    synced: Mutex<Option<Desired>>,
     /// So often the host can't be looked at from now on.
     looks_refused: AtomicU32,
     /// So many sweeps fail from now on.
@@ -60,6 +63,8 @@ impl Crash {
             reached: Notify::new(),
             puts_spared: AtomicU32::new(0),
             puts_refused: AtomicU32::new(0),
+            noted: Mutex::new(None),
+            synced: Mutex::new(None),
             looks_refused: AtomicU32::new(0),
             sweeps_refused: AtomicU32::new(0),
         })
@@ -107,13 +112,24 @@ impl Store for Fragile<SqliteStore> {
         })
     }
 
-    fn update_sandbox<'a>(&'a self, record: &'a SandboxRecord) -> StoreFuture<'a, ()> {
+    fn note_sandbox<'a>(&'a self, record: &'a SandboxRecord) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             self.crash.step().await;
             if !refuses(&self.crash.puts_spared) && refuses(&self.crash.puts_refused) {
                 return Err(StoreError::Database(sqlx::Error::PoolClosed));
             }
-            let done = self.inner.update_sandbox(record).await;
+            let done = self.inner.note_sandbox(record).await;
+            *self.crash.noted.lock().unwrap() = Some(record.state.desired);
+            self.crash.step().await;
+            done
+        })
+    }
+
+    fn sync_sandboxes(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            let noted = *self.crash.noted.lock().unwrap();
+            let done = self.inner.sync_sandboxes().await;
+            *self.crash.synced.lock().unwrap() = noted;
             self.crash.step().await;
             done
         })
@@ -417,6 +433,25 @@ fn a_server_killed_while_it_freezes_and_thaws_loses_no_runtime() {
         sandbox.pause().await.unwrap();
     });
     assert!(steps >= 25, "{steps} steps");
+}
+
+#[test]
+fn what_was_asked_for_is_on_the_disk_when_it_is_answered() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    let on_disk = || *server.crash.synced.lock().unwrap();
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        for _ in 0..3 {
+            sandbox.suspend().await.unwrap();
+            assert_eq!(on_disk(), Some(Desired::Frozen));
+            sandbox.resume().await.unwrap();
+            assert_eq!(on_disk(), Some(Desired::Running));
+        }
+        sandbox.pause().await.unwrap();
+        assert_eq!(on_disk(), Some(Desired::Released));
+    });
+    server.kill();
 }
 
 #[test]

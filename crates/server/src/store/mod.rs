@@ -161,8 +161,20 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
         owned_max: u32,
     ) -> StoreFuture<'a, Inserted>;
 
-    /// Writes a sandbox anew. Durable when it returns. A sandbox that is gone stays gone.
-    fn update_sandbox<'a>(&'a self, record: &'a SandboxRecord) -> StoreFuture<'a, ()>;
+    /// Writes a sandbox anew: it survives a kill of this server when this returns, and a power
+    /// loss after [`Store::sync_sandboxes`]. A sandbox that is gone stays gone.
+    fn note_sandbox<'a>(&'a self, record: &'a SandboxRecord) -> StoreFuture<'a, ()>;
+
+    /// Has everything that was noted before survive a power loss.
+    fn sync_sandboxes(&self) -> StoreFuture<'_, ()>;
+
+    /// Writes a sandbox anew. Durable when it returns.
+    fn update_sandbox<'a>(&'a self, record: &'a SandboxRecord) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            self.note_sandbox(record).await?;
+            self.sync_sandboxes().await
+        })
+    }
 
     /// Forgets a sandbox.
     fn remove_sandbox<'a>(&'a self, id: &'a SandboxId) -> StoreFuture<'a, ()>;

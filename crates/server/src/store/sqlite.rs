@@ -1,12 +1,22 @@
 //! The store in one SQLite file: the embedded default, for one server.
 //!
 //! Write-ahead log with full syncs: an intent that was answered survives a power loss.
+//!
+//! Sandboxes have one writing connection that doesn't sync. What it wrote survives a kill of this
+//! server at once, and a power loss after a sync of the log, which several share:
+//!
+//! ```text
+//!   write ─► log (pages of the kernel) ─► sync, one for all that were written before it
+//! ```
+//! That SQLite itself syncs the log before it moves it into the file, and starts it anew only
+//! afterwards, is what makes this enough.
 
 use std::{
     fs::{self, OpenOptions, Permissions},
     io,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
-    path::Path,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -22,6 +32,7 @@ use sqlx::{
         SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous,
     },
 };
+use tokio::sync::Mutex;
 
 use super::{
     Inserted, KeyHash, KeyRecord, Owner, SandboxFilter, SandboxPage, SandboxRecord, Store,
@@ -38,6 +49,52 @@ const SANDBOX_COLUMNS: &str = "id, owner, template, config, desired, observed, w
 #[derive(Debug)]
 pub(crate) struct SqliteStore {
     pool: SqlitePool,
+    /// The one connection that writes sandboxes.
+    sandboxes: SqlitePool,
+    log: Log,
+}
+
+/// The write-ahead log, for syncs of our own.
+#[derive(Debug)]
+struct Log {
+    path: PathBuf,
+    /// How many writes were asked to be synced.
+    asked: AtomicU64,
+    /// How many of them are.
+    synced: Mutex<u64>,
+}
+
+impl Log {
+    fn of(database: &Path) -> Self {
+        let mut path = database.as_os_str().to_owned();
+        path.push("-wal");
+        Self {
+            path: path.into(),
+            asked: AtomicU64::new(0),
+            synced: Mutex::new(0),
+        }
+    }
+
+    /// Has everything on the disk that was written before the call; whoever comes while another
+    /// sync is under way shares the next one.
+    async fn sync(&self) -> io::Result<()> {
+        let mine = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut synced = self.synced.lock().await;
+        if *synced >= mine {
+            return Ok(());
+        }
+        let upto = self.asked.load(Ordering::Acquire);
+        let path = self.path.clone();
+        // By its name: SQLite makes a new one when it moved all of the old one.
+        let done = tokio::task::spawn_blocking(move || match fs::File::open(path) {
+            Ok(log) => log.sync_data(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(e),
+        });
+        done.await.map_err(io::Error::other)??;
+        *synced = upto;
+        Ok(())
+    }
 }
 
 impl SqliteStore {
@@ -52,14 +109,13 @@ impl SqliteStore {
             .foreign_keys(true)
             .busy_timeout(BUSY_WAIT_MAX)
             .disable_statement_logging();
-        let pool = SqlitePoolOptions::new()
-            .max_connections(CONNECTIONS_MAX)
-            .min_connections(1)
-            .acquire_timeout(BUSY_WAIT_MAX)
-            .connect_with(options)
-            .await?;
+        let pool = connections(CONNECTIONS_MAX, options.clone()).await?;
         sqlx::migrate!("./migrations/sqlite").run(&pool).await?;
-        Ok(Self { pool })
+        Ok(Self {
+            pool,
+            sandboxes: connections(1, options.synchronous(SqliteSynchronous::Normal)).await?,
+            log: Log::of(path),
+        })
     }
 
     /// For the other parts of the store.
@@ -94,10 +150,13 @@ impl SqliteStore {
         .bind(holds_text(&record.state.holds)?)
         .bind(record.owner.as_str())
         .bind(i64::from(owned_max))
-        .execute(&self.pool)
+        .execute(&self.sandboxes)
         .await;
         match done {
-            Ok(done) if done.rows_affected() == 1 => Ok(Inserted::Yes),
+            Ok(done) if done.rows_affected() == 1 => {
+                self.sync().await?;
+                Ok(Inserted::Yes)
+            }
             Ok(_) => Ok(Inserted::OverQuota),
             Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
                 Ok(Inserted::Collision)
@@ -106,7 +165,11 @@ impl SqliteStore {
         }
     }
 
-    async fn update(&self, record: &SandboxRecord) -> Result<(), StoreError> {
+    async fn sync(&self) -> Result<(), StoreError> {
+        Ok(self.log.sync().await.map_err(sqlx::Error::Io)?)
+    }
+
+    async fn note(&self, record: &SandboxRecord) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE sandboxes SET config = ?, desired = ?, observed = ?, why = ?, generation = ?, \
              updated_at = ?, claimed_at = ?, expires_at = ?, hard_expires_at = ?, holds = ? \
@@ -123,7 +186,7 @@ impl SqliteStore {
         .bind(record.state.hard_expires_at.map(Timestamp::unix_nanos))
         .bind(holds_text(&record.state.holds)?)
         .bind(record.id.as_str())
-        .execute(&self.pool)
+        .execute(&self.sandboxes)
         .await?;
         Ok(())
     }
@@ -194,17 +257,21 @@ impl Store for SqliteStore {
         Box::pin(self.insert(record, owned_max))
     }
 
-    fn update_sandbox<'a>(&'a self, record: &'a SandboxRecord) -> StoreFuture<'a, ()> {
-        Box::pin(self.update(record))
+    fn note_sandbox<'a>(&'a self, record: &'a SandboxRecord) -> StoreFuture<'a, ()> {
+        Box::pin(self.note(record))
+    }
+
+    fn sync_sandboxes(&self) -> StoreFuture<'_, ()> {
+        Box::pin(self.sync())
     }
 
     fn remove_sandbox<'a>(&'a self, id: &'a SandboxId) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             sqlx::query("DELETE FROM sandboxes WHERE id = ?")
                 .bind(id.as_str())
-                .execute(&self.pool)
+                .execute(&self.sandboxes)
                 .await?;
-            Ok(())
+            self.sync().await
         })
     }
 
@@ -279,6 +346,17 @@ fn conditions(query: &mut QueryBuilder<Sqlite>, owner: &Owner, filter: &SandboxF
     if let Some(template) = &filter.template {
         query.push(" AND template = ").push_bind(template.clone());
     }
+}
+
+async fn connections(most: u32, options: SqliteConnectOptions) -> Result<SqlitePool, sqlx::Error> {
+    SqlitePoolOptions::new()
+        .max_connections(most)
+        .min_connections(1)
+        .acquire_timeout(BUSY_WAIT_MAX)
+        // A connection to a file doesn't break while nobody uses it.
+        .test_before_acquire(false)
+        .connect_with(options)
+        .await
 }
 
 /// SQLite has signed numbers only; ours never come near the border.

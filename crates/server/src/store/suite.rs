@@ -86,6 +86,13 @@ async fn sandboxes_are_what_was_written<S: Store, F: Future<Output = S>>(open: i
 
     let store = open().await;
     assert_eq!(store.all_sandboxes().await.unwrap(), vec![one.clone()]);
+    one.state.observed = Observed::Failed;
+    store.note_sandbox(&one).await.unwrap();
+    drop(store);
+
+    let store = open().await;
+    assert_eq!(store.all_sandboxes().await.unwrap(), vec![one.clone()]);
+    store.sync_sandboxes().await.unwrap();
     store.remove_sandbox(&one.id).await.unwrap();
     // A late update must not bring it back.
     store.update_sandbox(&one).await.unwrap();

@@ -31,7 +31,7 @@ enum Asked {
 
 /// What the machine hears of an effect, nothing when the sandbox is removed; and what whoever
 /// asked for it is told.
-type Came = (Option<Input>, Result<(), CallError>);
+pub(super) type Came = (Option<Input>, Result<(), CallError>);
 
 impl Task {
     pub(super) async fn perform(&mut self, effect: Effect) -> Came {
