@@ -368,7 +368,7 @@ impl<T: FnMut(&CopyNews) -> std::io::Result<()>> Copier<T> {
             return id;
         };
         match id.checked_sub(from.first) {
-            Some(offset) if offset < IdRange::COUNT => to.first + offset,
+            Some(offset) if offset < from.count() => to.first + offset,
             Some(_) | None => id,
         }
     }
@@ -522,10 +522,17 @@ mod tests {
         copy(from.path(), to.path()).unwrap_err();
     }
 
+    fn range(first: u32) -> IdRange {
+        IdRange {
+            first,
+            of_namespace: None,
+        }
+    }
+
     #[test]
     fn ids_move_with_the_range_and_others_stay() {
         let config = CopyConfig {
-            ids: Some((IdRange { first: 1000 }, IdRange { first: 200_000 })),
+            ids: Some((range(1000), range(200_000))),
             ..config(Path::new("/a"), Path::new("/b"))
         };
         let copier = Copier::new(&config, |_: &CopyNews| Ok(()));

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::{copy, init, keeper, launch, probe};
+use crate::{copy, init, keeper, launch, probe, rootless};
 
 /// A face: runs until it is over.
 pub type Face = fn() -> anyhow::Result<()>;
@@ -12,7 +12,7 @@ pub fn main(supervisor: Face) -> ExitCode {
     if let Some((title, face)) = find(supervisor) {
         finish(&title, face())
     } else {
-        complain("usage: outlive-agent launch|sweep|egress|copy|probe|version\n");
+        complain("usage: outlive-agent launch|sweep|egress|copy|probe|enter|version\n");
         ExitCode::from(2)
     }
 }
@@ -33,6 +33,7 @@ pub fn find(supervisor: Face) -> Option<(String, Face)> {
                 "copy" => copy::main,
                 "egress" => launch::egress,
                 "probe" => probe::main,
+                "enter" => rootless::main,
                 "version" => version,
                 _ => return None,
             };

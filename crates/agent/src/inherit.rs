@@ -11,7 +11,9 @@ use outlive_api::launch::{Isolation, LaunchConfig, RuntimeKind};
 use crate::{
     account::{Account, Credentials, UnknownName},
     keeper::{ExitRecord, KEEPER_FD_ENV, KeeperClient, KeeperError, Kept},
-    process::{Attempt, Pump, Spawner, cgroup::WorkloadCgroups, recover, spawn::INNER_ROOT},
+    process::{
+        Attempt, Pump, Spawner, cgroup::WorkloadCgroups, manner::Manner, recover, spawn::INNER_ROOT,
+    },
     sys,
 };
 
@@ -74,9 +76,9 @@ impl Inheritance {
             let kept = kept.ok_or(InheritError::Missing(name))?;
             read_memory(kept.fd.as_fd()).map_err(InheritError::from)
         };
-        let config = minicbor::decode(&read(CONFIG)?).map_err(io::Error::other)?;
+        let config: LaunchConfig = minicbor::decode(&read(CONFIG)?).map_err(io::Error::other)?;
         let isolation = minicbor::decode(&read(ISOLATION)?).map_err(io::Error::other)?;
-        let spawner = Spawner::start(keeper.clone(), &kept)?;
+        let spawner = Spawner::start(keeper.clone(), &kept, Manner::of(&config))?;
         let cgroups = WorkloadCgroups::from_kept(&kept)?;
         let exits = keeper.exits()?;
         let root = kept.iter().find(|k| k.label.name == INNER_ROOT);

@@ -10,6 +10,7 @@
 //!   outlive-agent sweep       removes what a dead sandbox left in the kernel
 //!   outlive-agent copy        copies the disk of one sandbox to another
 //!   outlive-agent egress      changes what a running sandbox reaches
+//!   outlive-agent enter       makes an ordinary user root of a user namespace, for a program
 //!   outlive-agent probe       says what this machine can do
 //! ```
 //!
@@ -37,6 +38,7 @@ pub mod process;
 mod processes;
 mod registry;
 mod reserve;
+mod rootless;
 mod standstill;
 pub mod supervisor;
 mod sync;

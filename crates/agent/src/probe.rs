@@ -5,28 +5,37 @@
 //! ```text
 //!   isolation      nested | two-uid | none     what a launch would reach here
 //!   journal_protected  true | false
-//!   userns         ok | reason
+//!   userns         root | N ids | enter: N ids | reason    see `probe_userns`
 //!   cgroup2        path | reason               our group, when we may make groups in it
 //!   cgroup.memory, cgroup.pids, cgroup.cpu     v1 PATH | v2 | reason
 //!   splice_pty     ok | reason
 //!   pidfd_exit     ok | reason                 the kernel knows exits that others reaped
 //!   idmap_usr      ok | reason                 /usr can be shown through other ids
+//!   landlock       ok | what it keeps | reason  what runs as our user can't trace or signal us
 //!   bridge         ok | reason                 sandboxes can have a network of their own
 //!   off            one sentence; repeated
 //! ```
 
-use std::{io, os::fd::AsFd};
+use std::{
+    io::{self, Read as _},
+    os::fd::AsFd,
+};
 
+use outlive_api::launch::IdRange;
 use rustix::{
     fs::CWD,
     mount::{OpenTreeFlags, open_tree},
-    pipe::{SpliceFlags, splice},
+    pipe::{PipeFlags, SpliceFlags, pipe_with, splice},
     process::{WaitId, WaitIdOptions, waitid},
 };
 
 use crate::{
-    launch::{Hierarchy, discover, probe_bridge, user_namespace},
-    process::pty,
+    launch::{Hierarchy, ONE_ID, discover, probe_bridge, rehearse, user_namespace},
+    process::{
+        fence::{Fence, Keeps},
+        pty,
+    },
+    rootless::{self, Standing},
     sys::{self, Forked},
 };
 
@@ -36,60 +45,103 @@ pub fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn report() -> String {
-    let mut lines = Vec::new();
-    let mut off = Vec::new();
-    let userns = probe_userns();
-    let idmap = probe_idmap();
-    let root = rustix::process::geteuid().is_root();
-    let nested = root && userns.is_ok();
-    lines.push(format!(
-        "isolation={}",
-        if nested { "nested" } else { "none" }
-    ));
-    lines.push(format!("journal_protected={nested}"));
-    if !nested {
-        off.push(
-            "isolation: needs root and user namespaces; the process runtime is left".to_owned(),
-        );
-    }
-    lines.push(line("userns", userns.map(|()| "ok".to_owned())));
-    let hierarchies = discover();
-    let unified = probe_unified(&hierarchies);
-    if unified.is_err() {
-        off.push("freeze and kill as a whole: no cgroup2 group of our own".to_owned());
-    }
-    lines.push(line("cgroup2", unified));
-    for controller in ["memory", "pids", "cpu"] {
-        let found = probe_controller(&hierarchies, controller);
+/// The report as it grows.
+#[derive(Debug, Default)]
+struct Report {
+    lines: Vec<String>,
+    off: Vec<&'static str>,
+}
+
+impl Report {
+    /// One thing that was tried, and what is off where it doesn't work.
+    fn tried(&mut self, key: &str, found: io::Result<String>, else_off: Option<&'static str>) {
         if found.is_err() {
-            off.push(format!(
-                "limit of {controller}: no controller to enforce it"
-            ));
+            self.off.extend(else_off);
         }
-        lines.push(line(&format!("cgroup.{controller}"), found));
+        self.lines.push(line(key, found));
     }
-    let splice = probe_splice();
-    if splice.is_err() {
-        off.push("output in the kernel: terminals are copied through memory".to_owned());
+
+    fn text(self) -> String {
+        let off = self.off.iter().map(|sentence| format!("off={sentence}"));
+        let mut lines = self.lines;
+        lines.extend(off);
+        lines.push(String::new());
+        lines.join("\n")
     }
-    lines.push(line("splice_pty", splice.map(|()| "ok".to_owned())));
-    lines.push(line(
-        "pidfd_exit",
-        probe_pidfd_exit().map(|()| "ok".to_owned()),
-    ));
-    if idmap.is_err() {
-        off.push("idmapped mounts: files of /usr belong to nobody inside".to_owned());
+}
+
+fn report() -> String {
+    let mut report = Report::default();
+    isolation(&mut report);
+    control_groups(&mut report);
+    report.tried(
+        "splice_pty",
+        probe_splice().map(ok),
+        Some("output in the kernel: terminals are copied through memory"),
+    );
+    report.tried("pidfd_exit", probe_pidfd_exit().map(ok), None);
+    report.tried(
+        "idmap_usr",
+        probe_idmap().map(ok),
+        Some("idmapped mounts: files of /usr belong to nobody inside"),
+    );
+    report.tried(
+        "landlock",
+        probe_landlock(),
+        Some("Landlock: in the runtime `process` programs can trace the agent and signal it"),
+    );
+    report.tried(
+        "bridge",
+        probe_bridge().map(ok),
+        Some("network `bridge`: sandboxes reach nothing, or the host's network"),
+    );
+    report.text()
+}
+
+fn isolation(report: &mut Report) {
+    let userns = probe_userns();
+    let nested = userns.is_ok();
+    let tier = if nested { "nested" } else { "none" };
+    report.lines.push(format!("isolation={tier}"));
+    report.lines.push(format!("journal_protected={nested}"));
+    if !nested {
+        report
+            .off
+            .push("isolation: no user namespaces to be had; the process runtime is left");
     }
-    lines.push(line("idmap_usr", idmap.map(|()| "ok".to_owned())));
-    let bridge = probe_bridge();
-    if bridge.is_err() {
-        off.push("network `bridge`: sandboxes reach nothing, or the host's network".to_owned());
+    if userns.as_ref().is_ok_and(|ids| ids.contains("1 id")) {
+        report.off.push(ONE_ID);
     }
-    lines.push(line("bridge", bridge.map(|()| "ok".to_owned())));
-    lines.extend(off.into_iter().map(|sentence| format!("off={sentence}")));
-    lines.push(String::new());
-    lines.join("\n")
+    report.tried("userns", userns, None);
+}
+
+fn control_groups(report: &mut Report) {
+    let hierarchies = discover();
+    report.tried(
+        "cgroup2",
+        probe_unified(&hierarchies),
+        Some("freeze and kill as a whole: no cgroup2 group of our own"),
+    );
+    for (controller, off) in [
+        ("memory", "limit of memory: no controller to enforce it"),
+        ("pids", "limit of pids: no controller to enforce it"),
+        ("cpu", "limit of cpu: no controller to enforce it"),
+    ] {
+        let found = probe_controller(&hierarchies, controller);
+        report.tried(&format!("cgroup.{controller}"), found, Some(off));
+    }
+}
+
+/// The word for what works and needs no more said.
+fn ok((): ()) -> String {
+    "ok".to_owned()
+}
+
+fn probe_landlock() -> io::Result<String> {
+    Ok(match Fence::make()?.keeps() {
+        Keeps::TracingAndSignals => ok(()),
+        Keeps::Tracing => "tracing only; signals take Linux 6.12".to_owned(),
+    })
 }
 
 fn line(key: &str, value: io::Result<String>) -> String {
@@ -103,20 +155,68 @@ fn refused(message: &str) -> io::Error {
     io::Error::other(message.to_owned())
 }
 
-fn probe_userns() -> io::Result<()> {
-    user_namespace(own_id()).map(drop).map_err(io::Error::other)
-}
-
-/// An id that we may map: root can map any, others only their own.
-fn own_id() -> u32 {
-    match rustix::process::geteuid().as_raw() {
-        0 => 0x1000_0001,
-        own => own,
+/// What namespaces a launch would get, as the server reads it: `root`, or `N ids` of a user
+/// namespace, which an ordinary user has yet to enter (`enter: N ids`).
+fn probe_userns() -> io::Result<String> {
+    match Standing::here()? {
+        Standing::Root => user_namespace(ROOTS_OWN, IdRange::WORKLOAD_COUNT_MAX)
+            .map(|_namespace| "root".to_owned())
+            .map_err(io::Error::other),
+        Standing::OfNamespace(ids) => rehearse(ids)
+            .map(|()| ids_in_words(ids, None))
+            .map_err(io::Error::other),
+        Standing::Ordinary => in_child(|| {
+            let why_one = rootless::enter().map_err(io::Error::other)?;
+            let Standing::OfNamespace(ids) = Standing::here()? else {
+                return Err(refused("the namespace has no map"));
+            };
+            rehearse(ids).map_err(io::Error::other)?;
+            Ok(format!("enter: {}", ids_in_words(ids, why_one)))
+        }),
     }
 }
 
+fn ids_in_words(ids: IdRange, why_one: Option<String>) -> String {
+    match (ids.count(), why_one) {
+        (1, Some(why)) => format!("1 id: {why}"),
+        (1, None) => "1 id".to_owned(),
+        (count, _) => format!("{count} ids"),
+    }
+}
+
+/// Asks in a child, which may become what we don't want to be.
+fn in_child(ask: impl FnOnce() -> io::Result<String>) -> io::Result<String> {
+    let (answers, answer) = pipe_with(PipeFlags::CLOEXEC)?;
+    match sys::fork_into(0, None)? {
+        Forked::Child => {
+            drop(answers);
+            let text = ask().unwrap_or_else(|e| format!("!{e}"));
+            match rustix::io::write(&answer, text.as_bytes()) {
+                Ok(_) | Err(_) => sys::exit_now(0), // Nobody listens, or everything is said.
+            }
+        }
+        Forked::Parent { pidfd, .. } => {
+            drop(answer);
+            let mut text = String::new();
+            std::fs::File::from(answers).read_to_string(&mut text)?;
+            waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
+            match text.strip_prefix('!') {
+                Some(why) => Err(refused(why)),
+                None => Ok(text),
+            }
+        }
+    }
+}
+
+/// An id that root can map and nobody uses.
+const ROOTS_OWN: u32 = 0x1000_0001;
+
 fn probe_idmap() -> io::Result<()> {
-    let userns = user_namespace(own_id()).map_err(io::Error::other)?;
+    if Standing::here()? != Standing::Root {
+        return Err(refused("needs root of the machine"));
+    }
+    let userns =
+        user_namespace(ROOTS_OWN, IdRange::WORKLOAD_COUNT_MAX).map_err(io::Error::other)?;
     let tree = open_tree(
         CWD,
         "/usr",

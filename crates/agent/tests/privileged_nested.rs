@@ -1,15 +1,20 @@
 //! Keeper, spawner and pump in nested namespaces; needs root, and fails without.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "test")]
 
+#[path = "nested/caller.rs"]
+mod caller;
 mod common;
 #[path = "nested/host.rs"]
 mod host;
 #[path = "nested/networks.rs"]
 mod networks;
+#[path = "nested/ordinary.rs"]
+mod ordinary;
 
 use std::process::ExitCode;
 
 use common::{
+    Story,
     fixture::{Did, Do},
     sandbox::Sandbox,
     stories,
@@ -17,72 +22,82 @@ use common::{
 use outlive_api::launch::{IsolationTier, RuntimeKind};
 use outlive_core::event::ExitStatus;
 
+const STORIES: &[Story] = &[
+    ("a_program_starts_clean", || {
+        stories::a_program_starts_clean(&sandbox());
+    }),
+    ("arguments_arrive_exactly", || {
+        stories::arguments_arrive_exactly(&sandbox());
+    }),
+    ("a_start_that_fails_says_why", || {
+        stories::a_start_that_fails_says_why(&sandbox());
+    }),
+    ("two_hundred_codes_are_exact", || {
+        stories::two_hundred_codes_are_exact(&sandbox());
+    }),
+    ("short_programs_lose_nothing", || {
+        stories::short_programs_lose_nothing(&sandbox(), 1000);
+    }),
+    ("ten_kills_of_the_supervisor_change_nothing", || {
+        stories::ten_kills_of_the_supervisor_change_nothing(&sandbox());
+    }),
+    ("an_end_without_a_supervisor_is_known", || {
+        stories::an_end_without_a_supervisor_is_known(&sandbox());
+    }),
+    ("kills_of_the_pump_lose_no_byte", || {
+        stories::kills_of_the_pump_lose_no_byte(&sandbox(), 100);
+    }),
+    ("keeper_and_supervisor_are_replaced_in_place", || {
+        stories::keeper_and_supervisor_are_replaced_in_place(&sandbox());
+    }),
+    ("orphans_leave_no_zombies", || {
+        stories::orphans_leave_no_zombies(&sandbox());
+    }),
+    (
+        "a_kill_reaches_the_whole_tree",
+        a_kill_reaches_the_whole_tree,
+    ),
+    ("the_host_keeps_its_secrets", the_host_keeps_its_secrets),
+    (
+        "root_inside_has_no_power_over_the_agent",
+        root_inside_has_no_power_over_the_agent,
+    ),
+    (
+        "every_way_out_is_refused_to_root_inside",
+        every_way_out_is_refused_to_root_inside,
+    ),
+    ("a_sandbox_fits_inside", a_sandbox_fits_inside),
+    ("a_terminal_has_a_name_inside", a_terminal_has_a_name_inside),
+    (
+        "a_bridge_leads_out_under_the_hosts_address",
+        networks::a_bridge_leads_out_under_the_hosts_address,
+    ),
+    (
+        "egress_rules_hold_and_change_under_way",
+        networks::egress_rules_hold_and_change_under_way,
+    ),
+    (
+        "a_bridge_reaches_neither_the_host_nor_a_neighbour",
+        networks::a_bridge_reaches_neither_the_host_nor_a_neighbour,
+    ),
+    (
+        "addresses_are_taken_once_and_given_back",
+        networks::addresses_are_taken_once_and_given_back,
+    ),
+    (
+        "a_user_with_granted_ids_has_whole_sandboxes",
+        ordinary::a_user_with_granted_ids_has_whole_sandboxes,
+    ),
+    (
+        "a_user_without_granted_ids_has_sandboxes_with_root_alone",
+        ordinary::a_user_without_granted_ids_has_sandboxes_with_root_alone,
+    ),
+    ("a_workload_is_limited", a_workload_is_limited),
+    ("a_launch_is_quick_and_small", a_launch_is_quick_and_small),
+];
+
 fn main() -> ExitCode {
-    common::main(&[
-        ("a_program_starts_clean", || {
-            stories::a_program_starts_clean(&sandbox());
-        }),
-        ("arguments_arrive_exactly", || {
-            stories::arguments_arrive_exactly(&sandbox());
-        }),
-        ("a_start_that_fails_says_why", || {
-            stories::a_start_that_fails_says_why(&sandbox());
-        }),
-        ("two_hundred_codes_are_exact", || {
-            stories::two_hundred_codes_are_exact(&sandbox());
-        }),
-        ("short_programs_lose_nothing", || {
-            stories::short_programs_lose_nothing(&sandbox(), 1000);
-        }),
-        ("ten_kills_of_the_supervisor_change_nothing", || {
-            stories::ten_kills_of_the_supervisor_change_nothing(&sandbox());
-        }),
-        ("an_end_without_a_supervisor_is_known", || {
-            stories::an_end_without_a_supervisor_is_known(&sandbox());
-        }),
-        ("kills_of_the_pump_lose_no_byte", || {
-            stories::kills_of_the_pump_lose_no_byte(&sandbox(), 100);
-        }),
-        ("keeper_and_supervisor_are_replaced_in_place", || {
-            stories::keeper_and_supervisor_are_replaced_in_place(&sandbox());
-        }),
-        ("orphans_leave_no_zombies", || {
-            stories::orphans_leave_no_zombies(&sandbox());
-        }),
-        (
-            "a_kill_reaches_the_whole_tree",
-            a_kill_reaches_the_whole_tree,
-        ),
-        ("the_host_keeps_its_secrets", the_host_keeps_its_secrets),
-        (
-            "root_inside_has_no_power_over_the_agent",
-            root_inside_has_no_power_over_the_agent,
-        ),
-        (
-            "every_way_out_is_refused_to_root_inside",
-            every_way_out_is_refused_to_root_inside,
-        ),
-        ("a_sandbox_fits_inside", a_sandbox_fits_inside),
-        ("a_terminal_has_a_name_inside", a_terminal_has_a_name_inside),
-        (
-            "a_bridge_leads_out_under_the_hosts_address",
-            networks::a_bridge_leads_out_under_the_hosts_address,
-        ),
-        (
-            "egress_rules_hold_and_change_under_way",
-            networks::egress_rules_hold_and_change_under_way,
-        ),
-        (
-            "a_bridge_reaches_neither_the_host_nor_a_neighbour",
-            networks::a_bridge_reaches_neither_the_host_nor_a_neighbour,
-        ),
-        (
-            "addresses_are_taken_once_and_given_back",
-            networks::addresses_are_taken_once_and_given_back,
-        ),
-        ("a_workload_is_limited", a_workload_is_limited),
-        ("a_launch_is_quick_and_small", a_launch_is_quick_and_small),
-    ])
+    common::main(STORIES)
 }
 
 fn sandbox() -> Sandbox {
@@ -153,8 +168,7 @@ fn every_way_out_is_refused_to_root_inside() {
         host::bring(&config.directory);
     });
     let service = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut arguments = vec!["/escape".to_owned(), common::escape::WORD.to_owned()];
-    arguments.push(format!("port={}", service.local_addr().unwrap()));
+    let mut arguments = vec![format!("port={}", service.local_addr().unwrap())];
     for pid in [std::process::id(), sandbox.launched.keeper_pid] {
         arguments.push(format!("pid={pid}"));
     }
@@ -162,11 +176,8 @@ fn every_way_out_is_refused_to_root_inside() {
         arguments.push(format!("path={}/{path}", sandbox.config.directory));
         arguments.push(format!("path={}/{path}", other.config.directory));
     }
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (status, output) = sandbox.run("ses-escape", &arguments);
-    let errors = sandbox.output("ses-escape", "err");
-    assert_eq!(status, ExitStatus::Code(0), "{output}\n{errors}");
-    assert!(output.contains(" 0 got through"), "{output}");
+    let through = sandbox.escape("/escape", "nested", &arguments);
+    assert_eq!(through, Vec::<String>::new());
     assert!(sandbox.keeper_lives() && other.keeper_lives());
 }
 

@@ -51,6 +51,10 @@ fn main() -> ExitCode {
             "a_program_gains_nothing_by_an_exec",
             a_program_gains_nothing_by_an_exec,
         ),
+        (
+            "a_program_has_no_power_over_the_agents_processes",
+            a_program_has_no_power_over_the_agents_processes,
+        ),
     ])
 }
 
@@ -89,4 +93,40 @@ fn a_program_gains_nothing_by_an_exec() {
     let look = "grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status";
     let (_, output) = sandbox().run("ses-exec", &["sh", "-c", look]);
     assert_eq!(output, "NoNewPrivs:\t1\nSeccomp:\t2\n");
+}
+
+/// The same user, or even root: Landlock keeps a program from the agent's processes, except that it
+/// can lower their limits, and that root may profile whom it likes. The journal lies open. What is
+/// said of the runtime is what holds.
+fn a_program_has_no_power_over_the_agents_processes() {
+    let sandbox = sandbox();
+    let isolation = &sandbox.launched.isolation;
+    let fenced = isolation.off.iter().any(|sentence| {
+        sentence.ends_with("Landlock keeps them from tracing it or sending it signals")
+    });
+    assert!(
+        fenced,
+        "this test needs Linux 6.12 with Landlock: {isolation:?}"
+    );
+    assert!(!isolation.journal_protected);
+    let supervisor = sandbox.supervisor().unwrap();
+    let arguments = [
+        format!("agent={}", sandbox.launched.keeper_pid),
+        format!("agent={supervisor}"),
+        format!("journal={}", sandbox.state("exits").display()),
+    ];
+    let program = std::env::current_exe().unwrap();
+    let through = sandbox.escape(program.to_str().unwrap(), "none", &arguments);
+    let mut expected = Vec::new();
+    for name in ["outlive-keeper", "outlive-supervi"] {
+        expected.push(format!("limit {name}: GOT THROUGH"));
+        if rustix::process::geteuid().is_root() {
+            expected.push(format!("open environ of {name}: GOT THROUGH"));
+            expected.push(format!("open maps of {name}: GOT THROUGH"));
+        }
+    }
+    expected.push("open the journal: GOT THROUGH".to_owned());
+    assert_eq!(through, expected);
+    assert!(sandbox.keeper_lives());
+    assert_eq!(sandbox.supervisor(), Some(supervisor));
 }

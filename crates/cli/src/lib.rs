@@ -26,6 +26,7 @@ pub mod names;
 pub mod next;
 pub mod output;
 pub mod reference;
+mod rootless;
 pub mod signals;
 pub mod socket;
 pub mod sse;

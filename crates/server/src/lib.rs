@@ -20,6 +20,7 @@ pub mod config;
 mod data;
 pub mod dialect;
 pub mod http;
+mod ids;
 mod images;
 mod keys;
 pub mod limits;

@@ -73,13 +73,13 @@ fn give_to_namespaces(sandbox: &OwnedFd, state: &OwnedFd, ids: IdRange) -> Step<
         for layer in ["root", "usr"] {
             let layer = make_dir(parent.as_fd(), layer)?;
             let owner = fstat(&layer).step("looking at the disk")?.st_uid;
-            if owner != ids.first + 1 && owner != rustix::process::geteuid().as_raw() {
+            if owner != ids.workload() && owner != rustix::process::geteuid().as_raw() {
                 return Err(failure(
                     "giving the disk to the workload",
                     "it belongs to another range of ids",
                 ));
             }
-            fchown(&layer, Some(uid(ids.first + 1)), Some(gid(ids.first + 1)))
+            fchown(&layer, Some(uid(ids.workload())), Some(gid(ids.workload())))
                 .step("giving the disk to the workload")?;
             fchmod(&layer, Mode::from_raw_mode(0o755)).step("opening the disk")?;
         }

@@ -6,9 +6,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use outlive_api::launch::LaunchConfig;
+use outlive_api::launch::{IdRange, LaunchConfig};
 use outlive_core::hash::StableHasher;
-use rustix::fs::{AtFlags, Mode, OFlags, fchmod, openat, unlinkat};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, openat, unlinkat};
 
 use super::{
     disk, names,
@@ -17,20 +17,22 @@ use super::{
 
 /// Writes `own/` below the sandbox's directory. No runtime of this sandbox lives, so nobody looks
 /// at it; a launch that is killed here leaves what the next one writes anew.
-pub(super) fn write_own(sandbox: BorrowedFd<'_>, config: &LaunchConfig) -> Step<()> {
+pub(super) fn write_own(sandbox: BorrowedFd<'_>, config: &LaunchConfig, ids: IdRange) -> Step<()> {
     let own = disk::make_dir(sandbox, "own")?;
     let etc = disk::make_dir(own.as_fd(), "etc")?;
     for dir in [&own, &etc] {
         fchmod(dir, Mode::from_raw_mode(0o755)).step("opening the sandbox's own layer")?;
+        give(dir, ids)?;
     }
+    let write = |name: &str, bytes: &[u8]| write(etc.as_fd(), name, bytes, ids);
     let name = &config.hostname;
-    write(etc.as_fd(), "hostname", format!("{name}\n").as_bytes())?;
+    write("hostname", format!("{name}\n").as_bytes())?;
     let hosts = format!("127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.1.1 {name}\n");
-    write(etc.as_fd(), "hosts", hosts.as_bytes())?;
+    write("hosts", hosts.as_bytes())?;
     let id = format!("{}\n", machine_id(name));
-    write(etc.as_fd(), "machine-id", id.as_bytes())?;
+    write("machine-id", id.as_bytes())?;
     match names::of_host(config.network) {
-        Some(text) => write(etc.as_fd(), "resolv.conf", text.as_bytes()),
+        Some(text) => write("resolv.conf", text.as_bytes()),
         None => remove(etc.as_fd(), "resolv.conf"),
     }
 }
@@ -50,7 +52,16 @@ fn remove(dir: BorrowedFd<'_>, name: &str) -> Step<()> {
     }
 }
 
-fn write(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> Step<()> {
+/// Where it can't be shown through other ids, the layer belongs to the workload on the disk, too.
+fn give(fd: impl AsFd, ids: IdRange) -> Step<()> {
+    if ids.of_namespace.is_none() {
+        return Ok(());
+    }
+    let (uid, gid) = (Uid::from_raw(ids.workload()), Gid::from_raw(ids.workload()));
+    fchown(fd, Some(uid), Some(gid)).step("giving the sandbox's own layer to the workload")
+}
+
+fn write(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], ids: IdRange) -> Step<()> {
     let file = openat(
         dir,
         name,
@@ -59,6 +70,7 @@ fn write(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> Step<()> {
     )
     .step(&format!("making {name} of the sandbox"))?;
     fchmod(&file, Mode::from_raw_mode(0o644)).step("opening a file of the sandbox")?;
+    give(&file, ids)?;
     std::io::Write::write_all(&mut std::fs::File::from(file), bytes)
         .step(&format!("writing {name} of the sandbox"))
 }

@@ -68,11 +68,11 @@ const FLAGS: MountFlags = MountFlags::NOSUID
     .union(MountFlags::NODEV)
     .union(MountFlags::NOEXEC);
 
-/// Mounts both below `root`.
-pub(super) fn show(root: &str, network: NetworkMode) -> Step<()> {
+/// Mounts both below `root`, of which what is ours belongs to `owner`.
+pub(super) fn show(root: &str, owner: u32, network: NetworkMode) -> Step<()> {
     let proc = format!("{root}/proc");
     let sys = format!("{root}/sys");
-    tmpfs(&proc, "0700", FLAGS)?;
+    tmpfs(&proc, owner, "0700", FLAGS)?;
     make_dir(&format!("{proc}/proc"), 0o555)?;
     make_dir(&format!("{proc}/sys"), 0o555)?;
     mount_proc(&format!("{proc}/proc"))?;

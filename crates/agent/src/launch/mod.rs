@@ -28,7 +28,7 @@ mod root;
 pub(crate) mod step;
 
 pub(crate) use cgroups::{Hierarchy, discover};
-pub(crate) use nested::user_namespace;
+pub(crate) use nested::{ONE_ID, rehearse, user_namespace};
 pub(crate) use network::probe as probe_bridge;
 pub(crate) use root::enter as enter_root;
 

@@ -26,11 +26,21 @@ use crate::{
     sys::{self, Forked},
 };
 
+/// The namespaces of the agent, without the network's.
+const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS;
 /// What is off where no name server is in reach.
 const NO_NAMES: &str = "names: this host's name server listens on loopback only; \
                         a sandbox needs another one in its /etc/resolv.conf";
-/// How many ids the workload has.
-const WORKLOAD_IDS: u32 = 65_536;
+/// What is off where mounts can't be shown through other ids.
+const FOREIGN_USR: &str = "image `host`: /usr belongs to nobody inside and can't be changed; it is \
+                           the host's root's, whom no id here stands for";
+/// What is off where the launcher has one id.
+pub(crate) const ONE_ID: &str = "ids: one for everything; inside there is only root, who has the id of the \
+                      server's user, and of all other sandboxes, should it ever get out";
 
 /// Detached mounts that only the host's root can make.
 pub(super) struct Layers {
@@ -57,11 +67,7 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeepe
         journal_protected: true,
         off,
     };
-    let mut kinds = libc::CLONE_NEWUSER
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWNS
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWUTS;
+    let mut kinds = NAMESPACES;
     if config.network != NetworkMode::Host {
         kinds |= libc::CLONE_NEWNET;
     }
@@ -70,14 +76,14 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeepe
     match sys::fork_into(kinds, ground.cgroups.agent()).step("making the agent's namespaces")? {
         Forked::Child => {
             drop(go);
-            let failure = match outer(ground, &layers, &go_read, &isolation) {
+            let failure = match outer(ground, ids, &layers, &go_read, &isolation) {
                 Ok(never) => match never {},
                 Err(failure) => failure,
             };
             report_failure(ground.report.as_fd(), &failure)
         }
         Forked::Parent { pid, pidfd } => {
-            map_ids(pid, ids.first, IdRange::COUNT)?;
+            map_ids(pid, ids.first, ids.count())?;
             let mut word = vec![b'g'];
             if config.network == NetworkMode::Bridge {
                 word.extend(network::connect(config, pid)?.to_bytes());
@@ -94,13 +100,20 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeepe
 }
 
 /// Writes both maps of a user namespace: its 0 is `first` out here.
+///
+/// In two parts: what is mapped as one must be one in our own map, too, and in that of an ordinary
+/// user the first id comes from elsewhere than the others.
 fn map_ids(pid: u32, first: u32, count: u32) -> Step<()> {
+    let text = match count {
+        1 => format!("0 {first} 1\n"),
+        _ => format!("0 {first} 1\n1 {} {}\n", first + 1, count - 1),
+    };
     for map in ["uid_map", "gid_map"] {
         let path = format!("/proc/{pid}/{map}");
         std::fs::OpenOptions::new()
             .write(true)
             .open(&path)
-            .and_then(|mut file| file.write_all(format!("0 {first} {count}\n").as_bytes()))
+            .and_then(|mut file| file.write_all(text.as_bytes()))
             .step(&format!("writing {map}"))?;
     }
     Ok(())
@@ -113,9 +126,8 @@ fn layers(
     off: &mut Vec<String>,
 ) -> Step<Layers> {
     let config = ground.config;
-    let userns = user_namespace(ids.first + 1)?;
     let disk = detach(sandbox.as_fd(), "", OpenTreeFlags::AT_EMPTY_PATH)?;
-    image::write_own(sandbox.as_fd(), config)?;
+    image::write_own(sandbox.as_fd(), config, ids)?;
     let mut lowers = vec![detach(sandbox.as_fd(), "own", OpenTreeFlags::empty())?];
     let usr = match &config.image {
         Image::Host { layer } => {
@@ -129,8 +141,22 @@ fn layers(
             None
         }
     };
+    let layers = Layers { disk, lowers, usr };
+    match ids.of_namespace {
+        None => show_as_own(&layers, ids, off)?,
+        Some(count) => {
+            off.extend(layers.usr.as_ref().map(|_| FOREIGN_USR.to_owned()));
+            off.extend((count == 1).then(|| ONE_ID.to_owned()));
+        }
+    }
+    Ok(layers)
+}
+
+/// Shows the layers, which are the host's root's, as the workload's root's.
+fn show_as_own(layers: &Layers, ids: IdRange, off: &mut Vec<String>) -> Step<()> {
+    let userns = user_namespace(ids.workload(), ids.workload_count())?;
     let mut said = false;
-    for layer in lowers.iter().chain(&usr) {
+    for layer in layers.lowers.iter().chain(&layers.usr) {
         match sys::idmap_mount(layer.as_fd(), userns.as_fd()) {
             Ok(()) => {}
             Err(_) if said => {}
@@ -142,7 +168,7 @@ fn layers(
             }
         }
     }
-    Ok(Layers { disk, lowers, usr })
+    Ok(())
 }
 
 fn detach(dir: BorrowedFd<'_>, path: &str, flags: OpenTreeFlags) -> Step<OwnedFd> {
@@ -155,10 +181,10 @@ fn detach(dir: BorrowedFd<'_>, path: &str, flags: OpenTreeFlags) -> Step<OwnedFd
 }
 
 /// A user namespace of this one whose 0 is `first` here, held by its descriptor alone.
-pub(crate) fn user_namespace(first: u32) -> Step<OwnedFd> {
+pub(crate) fn user_namespace(first: u32, count: u32) -> Step<OwnedFd> {
     let step = "making a user namespace";
     let take = |pid| {
-        map_ids(pid, first, WORKLOAD_IDS)?;
+        map_ids(pid, first, count)?;
         open_namespace(pid, "user").step(step)
     };
     from_short_lived(libc::CLONE_NEWUSER, None, || Ok(()), take).step(step)?
@@ -175,8 +201,8 @@ fn enter_cgroup_namespace(ground: &Ground<'_>) -> Step<()> {
     };
     let step = "making a namespace of control groups";
     let take = |pid| open_namespace(pid, "cgroup").step(step);
-    let made =
-        from_short_lived(0, Some(sandbox), sys::unshare_cgroup_namespace, take).step(step)?;
+    let unshare = || sys::unshare(libc::CLONE_NEWCGROUP);
+    let made = from_short_lived(0, Some(sandbox), unshare, take).step(step)?;
     sys::enter_cgroup_namespace(made?.as_fd()).step(step)
 }
 
@@ -231,13 +257,14 @@ fn open_namespace(pid: u32, kind: &str) -> rustix::io::Result<OwnedFd> {
 /// In O, as its PID 1: makes the rest, then becomes the keeper.
 fn outer(
     ground: &Ground<'_>,
+    ids: IdRange,
     layers: &Layers,
     go: &OwnedFd,
     isolation: &Isolation,
 ) -> Step<std::convert::Infallible> {
     let inside = wait_for_launcher(go)?;
     approach_state(ground)?;
-    become_root()?;
+    become_root(ids)?;
     enter_state(ground)?;
     mount_change(
         "/",
@@ -247,14 +274,14 @@ fn outer(
     root::mount_proc("/proc")?;
     rustix::system::sethostname(ground.config.hostname.as_bytes()).step("naming the host")?;
     if ground.config.network != NetworkMode::Host {
-        prepare_network()?;
+        prepare_network(ids)?;
     }
     if let Some(inside) = inside {
         network::settle(inside)?;
     }
     ground.settle()?;
-    let user = user_namespace(1)?;
-    let (init_pid, init) = start_init(ground, layers)?;
+    let user = user_namespace(ids.workload_offset(), ids.workload_count())?;
+    let (init_pid, init) = start_init(ground, ids, layers)?;
     let root = open(
         format!("/proc/{init_pid}/root"),
         OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -308,9 +335,12 @@ fn enter_state(ground: &Ground<'_>) -> Step<()> {
 
 /// Takes the ids of O's root, and keeps `/proc/self` ours: it is O's root that opens the maps
 /// of namespaces below.
-fn become_root() -> Step<()> {
+fn become_root(ids: IdRange) -> Step<()> {
     let step = "becoming root of the agent's namespace";
-    rustix::thread::set_thread_groups(&[]).step(step)?;
+    if ids.of_namespace != Some(1) {
+        // Who has one id only must keep the groups.
+        rustix::thread::set_thread_groups(&[]).step(step)?;
+    }
     let (uid, gid) = (rustix::fs::Uid::ROOT, rustix::fs::Gid::ROOT);
     rustix::thread::set_thread_res_gid(gid, gid, gid).step(step)?;
     rustix::thread::set_thread_res_uid(uid, uid, uid).step(step)?;
@@ -318,11 +348,17 @@ fn become_root() -> Step<()> {
 }
 
 /// Loopback, and what an unprivileged program of today expects to be allowed.
-fn prepare_network() -> Step<()> {
+fn prepare_network(ids: IdRange) -> Step<()> {
     sys::loopback_up().step("starting the loopback device")?;
     for (path, text) in [
-        ("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"),
-        ("/proc/sys/net/ipv4/ping_group_range", "0 65536"),
+        (
+            "/proc/sys/net/ipv4/ip_unprivileged_port_start",
+            "0".to_owned(),
+        ),
+        (
+            "/proc/sys/net/ipv4/ping_group_range",
+            format!("0 {}", ids.count() - 1),
+        ),
     ] {
         std::fs::OpenOptions::new()
             .write(true)
@@ -334,40 +370,87 @@ fn prepare_network() -> Step<()> {
 }
 
 /// Forks PID 1 of P and waits until its root stands.
-fn start_init(ground: &Ground<'_>, layers: &Layers) -> Step<(u32, OwnedFd)> {
+fn start_init(ground: &Ground<'_>, ids: IdRange, layers: &Layers) -> Step<(u32, OwnedFd)> {
     let step = "making the workload's namespaces";
     let kinds = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let (reports, report) = pipe_with(PipeFlags::CLOEXEC).step(step)?;
     match sys::fork_into(kinds, None).step(step)? {
         Forked::Child => {
             let plan = RootPlan {
+                ids,
                 layers,
                 network: ground.config.network,
             };
-            let failure = match root::build(&plan).and_then(|()| become_init(ground, &report)) {
+            match root::build(&plan).and_then(|()| become_init(ground, &report)) {
                 Ok(never) => match never {},
-                Err(failure) => failure,
-            };
-            let mut bytes = Vec::new();
-            match minicbor::encode(&failure, &mut bytes) {
-                Ok(()) | Err(_) => {} // Then the report is cut, which says enough.
-            }
-            match rustix::io::write(&report, &bytes) {
-                Ok(_) | Err(_) => sys::exit_now(1),
+                Err(failure) => complain(&report, &failure),
             }
         }
         Forked::Parent { pid, pidfd } => {
             drop(report);
-            let mut bytes = Vec::new();
             // End of file without a word: `sbx-init` stands in its root and closed the pipe.
-            std::fs::File::from(reports)
-                .read_to_end(&mut bytes)
-                .step(step)?;
-            if bytes.is_empty() {
-                return Ok((pid, pidfd));
+            hear(reports, step)?;
+            Ok((pid, pidfd))
+        }
+    }
+}
+
+/// In a forked child: says what failed, and ends.
+fn complain(report: &OwnedFd, failure: &LaunchFailure) -> ! {
+    let mut bytes = Vec::new();
+    match minicbor::encode(failure, &mut bytes) {
+        Ok(()) | Err(_) => {} // Then the report is cut, which says enough.
+    }
+    match rustix::io::write(report, &bytes) {
+        Ok(_) | Err(_) => sys::exit_now(1),
+    }
+}
+
+/// Listens to a forked child up to the end; no word is a good one.
+fn hear(reports: OwnedFd, step: &str) -> Step<()> {
+    let mut bytes = Vec::new();
+    std::fs::File::from(reports)
+        .read_to_end(&mut bytes)
+        .step(step)?;
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    Err(minicbor::decode::<LaunchFailure>(&bytes)
+        .unwrap_or_else(|_| failure(step, "failed, and its report was cut")))
+}
+
+/// Tries what a launch does in the agent's namespaces and a machine may forbid there, without a
+/// sandbox. Needs a mount namespace of our own.
+pub(crate) fn rehearse(ids: IdRange) -> Step<()> {
+    let step = "making a sandbox's namespaces";
+    let usr = detach(CWD, "/usr", OpenTreeFlags::empty())?;
+    let (go_read, go) = pipe_with(PipeFlags::CLOEXEC).step(step)?;
+    let (reports, report) = pipe_with(PipeFlags::CLOEXEC).step(step)?;
+    match sys::fork_into(NAMESPACES | libc::CLONE_NEWNET, None).step(step)? {
+        Forked::Child => {
+            drop((go, reports));
+            let tried = wait_for_launcher(&go_read)
+                .and_then(|_none| become_root(ids))
+                .and_then(|()| root::mount_proc("/proc"))
+                .and_then(|()| prepare_network(ids))
+                .and_then(|()| root::rehearse(ids, &usr));
+            match tried {
+                Ok(()) => sys::exit_now(0),
+                Err(failure) => complain(&report, &failure),
             }
-            Err(minicbor::decode::<LaunchFailure>(&bytes)
-                .unwrap_or_else(|_| failure(step, "failed, and its report was cut")))
+        }
+        Forked::Parent { pid, pidfd } => {
+            drop((go_read, report));
+            let mapped = map_ids(pid, ids.first, ids.count())
+                .and_then(|()| rustix::io::write(&go, b"g").step(step).map(drop));
+            drop(go);
+            let tried = hear(reports, step);
+            rustix::process::waitid(
+                rustix::process::WaitId::PidFd(pidfd.as_fd()),
+                rustix::process::WaitIdOptions::EXITED,
+            )
+            .step(step)?;
+            mapped.and(tried)
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use outlive_api::launch::NetworkMode;
+use outlive_api::launch::{IdRange, NetworkMode};
 use rustix::{
     fs::{CWD, Mode, OFlags, chmod, mkdirat, openat, symlinkat},
     mount::{
@@ -21,15 +21,15 @@ use crate::sys;
 
 /// What to build from.
 pub(super) struct RootPlan<'l> {
+    pub(super) ids: IdRange,
     pub(super) layers: &'l Layers,
     pub(super) network: NetworkMode,
 }
 
 /// Where everything is put together: any directory serves, it is covered and left again.
 const SCAFFOLD: &str = "/tmp";
-/// Ids of the workload's root, and of its group `tty`, as the agent counts.
-const WORKLOAD_ROOT: u32 = 1;
-const WORKLOAD_TTY: u32 = 6;
+/// The group `tty`, as the workload counts.
+const TTY: u32 = 5;
 /// Device files that every program may use.
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 /// Links in `/dev`.
@@ -48,7 +48,13 @@ pub(super) fn build(plan: &RootPlan<'_>) -> Step<()> {
         MountPropagationFlags::REC | MountPropagationFlags::PRIVATE,
     )
     .step("keeping the workload's mounts to itself")?;
-    tmpfs(SCAFFOLD, "0755", MountFlags::NOSUID | MountFlags::NODEV)?;
+    let owner = plan.ids.workload_offset();
+    tmpfs(
+        SCAFFOLD,
+        owner,
+        "0755",
+        MountFlags::NOSUID | MountFlags::NODEV,
+    )?;
     for dir in ["disk", "usr", "root"] {
         make_dir(&format!("{SCAFFOLD}/{dir}"), 0o755)?;
     }
@@ -76,14 +82,50 @@ pub(super) fn build(plan: &RootPlan<'_>) -> Step<()> {
     ] {
         mount_point(&root, dir, mode)?;
     }
-    kernel::show(&root, plan.network)?;
+    kernel::show(&root, owner, plan.network)?;
     tmpfs(
         &format!("{root}/run"),
+        owner,
         "0755",
         MountFlags::NOSUID | MountFlags::NODEV,
     )?;
-    devices(&format!("{root}/dev"))?;
+    devices(&format!("{root}/dev"), plan.ids)?;
     rustix::process::chdir(root).step("going to the workload's root")
+}
+
+/// Tries an overlay above `/usr`, and what the kernel shows, below the scaffold.
+pub(super) fn rehearse(ids: IdRange, usr: &OwnedFd) -> Step<()> {
+    mount_change(
+        "/",
+        MountPropagationFlags::REC | MountPropagationFlags::PRIVATE,
+    )
+    .step("keeping mounts to a namespace")?;
+    let owner = ids.workload_offset();
+    tmpfs(
+        SCAFFOLD,
+        owner,
+        "0755",
+        MountFlags::NOSUID | MountFlags::NODEV,
+    )?;
+    for dir in [
+        "disk",
+        "disk/upper",
+        "disk/upper/usr",
+        "disk/work",
+        "disk/work/usr",
+        "usr",
+        "root",
+        "kernel",
+        "kernel/proc",
+        "kernel/sys",
+        "kernel/dev",
+    ] {
+        make_dir(&format!("{SCAFFOLD}/{dir}"), 0o755)?;
+    }
+    attach(usr, "usr")?;
+    overlay(&["usr".to_owned()], "usr", "root")?;
+    kernel::show(&format!("{SCAFFOLD}/kernel"), owner, NetworkMode::None)?;
+    devices(&format!("{SCAFFOLD}/kernel/dev"), ids)
 }
 
 /// Makes a directory; one that is there stays as it is.
@@ -150,8 +192,9 @@ fn overlay(lowers: &[String], layer: &str, at: &str) -> Step<()> {
     .step("mounting the overlay")
 }
 
-pub(super) fn tmpfs(at: &str, mode: &str, flags: MountFlags) -> Step<()> {
-    let options = format!("mode={mode},uid={WORKLOAD_ROOT},gid={WORKLOAD_ROOT}");
+/// Mounts memory that belongs to this id, as the agent counts.
+pub(super) fn tmpfs(at: &str, owner: u32, mode: &str, flags: MountFlags) -> Step<()> {
+    let options = format!("mode={mode},uid={owner},gid={owner}");
     let options = super::c_string(&options)?;
     mount("tmpfs", at, "tmpfs", flags, options.as_c_str()).step(&format!("mounting {at}"))
 }
@@ -168,8 +211,9 @@ pub(super) fn mount_proc(at: &str) -> Step<()> {
     .step(&format!("mounting {at}"))
 }
 
-fn devices(dev: &str) -> Step<()> {
-    tmpfs(dev, "0755", MountFlags::NOSUID | MountFlags::NOEXEC)?;
+fn devices(dev: &str, ids: IdRange) -> Step<()> {
+    let owner = ids.workload_offset();
+    tmpfs(dev, owner, "0755", MountFlags::NOSUID | MountFlags::NOEXEC)?;
     for name in DEVICES {
         let step = format!("making /dev/{name}");
         openat(
@@ -187,7 +231,9 @@ fn devices(dev: &str) -> Step<()> {
     for dir in ["pts", "shm", "mqueue"] {
         make_dir(&format!("{dev}/{dir}"), 0o755)?;
     }
-    let options = format!("newinstance,ptmxmode=0666,mode=0620,gid={WORKLOAD_TTY}");
+    // A workload with fewer ids has no such group.
+    let tty = owner + TTY.min(ids.workload_count() - 1);
+    let options = format!("newinstance,ptmxmode=0666,mode=0620,gid={tty}");
     let options = super::c_string(&options)?;
     mount(
         "devpts",
@@ -199,6 +245,7 @@ fn devices(dev: &str) -> Step<()> {
     .step("mounting /dev/pts")?;
     tmpfs(
         &format!("{dev}/shm"),
+        owner,
         "1777",
         MountFlags::NOSUID | MountFlags::NODEV,
     )?;

@@ -9,6 +9,7 @@ use std::{
     os::fd::{AsRawFd, OwnedFd, RawFd},
 };
 
+use super::{fence, manner::Groups};
 use crate::{account::Credentials, sys};
 
 /// First byte of the exec-status pipe: the gate was opened.
@@ -36,8 +37,12 @@ pub(super) struct ChildPlan {
     pub(super) inner: Option<RawFd>,
     /// User namespace to enter.
     pub(super) user_namespace: Option<RawFd>,
+    /// Landlock domain to enter.
+    pub(super) fence: Option<RawFd>,
     /// User and groups to become.
     pub(super) ids: Option<Credentials>,
+    /// What becomes of the parent's further groups.
+    pub(super) groups: Groups,
     /// Standard input, output and error.
     pub(super) stdio: [RawFd; 3],
     /// Standard input is a terminal that becomes the controlling one.
@@ -88,7 +93,7 @@ pub(super) fn run(plan: &ChildPlan) -> ! {
     fail(plan.status, stage::EXEC, errno);
 }
 
-fn errno() -> i32 {
+pub(super) fn errno() -> i32 {
     // SAFETY: asks for an address, nothing more.
     let place = unsafe { libc::__errno_location() };
     // SAFETY: the address is this thread's own, valid as long as it runs.
@@ -119,9 +124,12 @@ fn prepare(plan: &ChildPlan) -> Result<(), i32> {
     }
     enter_namespaces(plan)?;
     drop_power(plan)?;
+    if let Some(ruleset) = plan.fence {
+        fence::enter(ruleset)?;
+    }
     install_filter(plan)?;
     if let Some(ids) = &plan.ids {
-        become_user(ids)?;
+        become_user(ids, plan.groups)?;
     }
     // SAFETY: no memory involved.
     check(unsafe { libc::syscall(libc::SYS_setsid) })?;
@@ -236,10 +244,12 @@ fn install_filter(plan: &ChildPlan) -> Result<(), i32> {
     Ok(())
 }
 
-fn become_user(ids: &Credentials) -> Result<(), i32> {
+fn become_user(ids: &Credentials, further: Groups) -> Result<(), i32> {
     let (uid, gid, groups) = (ids.uid, ids.gid, &ids.groups);
-    // SAFETY: as many ids as the length says, of which the kernel takes a copy.
-    check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) })?;
+    if further == Groups::Replaced {
+        // SAFETY: as many ids as the length says, of which the kernel takes a copy.
+        check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) })?;
+    }
     // SAFETY: no memory involved. The raw calls change this thread only, and it is the only one.
     check(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) })?;
     // SAFETY: as above.

@@ -16,7 +16,9 @@
 pub mod cgroup;
 pub(crate) mod child;
 pub mod exit;
+pub(crate) mod fence;
 mod filter;
+pub(crate) mod manner;
 pub mod pipes;
 pub mod pty;
 pub mod pump;

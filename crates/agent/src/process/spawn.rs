@@ -32,6 +32,7 @@ use super::{
     attempt::{Attempt, AttemptKey, Source},
     cgroup::{self, WorkloadCgroups},
     child::{self, ChildPlan, FAILED, RELEASED},
+    manner::Manner,
     pipes::{self, Owner},
     pty,
 };
@@ -287,7 +288,7 @@ impl fmt::Debug for Job {
 
 impl Spawner {
     /// Starts the thread. What the keeper kept says where the workload lives.
-    pub fn start(keeper: KeeperClient, kept: &[Kept]) -> io::Result<Self> {
+    pub(crate) fn start(keeper: KeeperClient, kept: &[Kept], manner: Manner) -> io::Result<Self> {
         let find = |name: &str| {
             kept.iter()
                 .find(|k| k.label.name == name)
@@ -316,6 +317,7 @@ impl Spawner {
                 let worker = Worker {
                     filter: super::filter::denied_calls(),
                     inner,
+                    manner,
                     cgroups,
                     keeper,
                     nofile_hard: nofile.maximum,
@@ -361,6 +363,7 @@ impl Spawner {
 
 struct Worker {
     inner: Option<Inner>,
+    manner: Manner,
     cgroups: WorkloadCgroups,
     keeper: KeeperClient,
     filter: Vec<libc::sock_filter>,
@@ -404,7 +407,9 @@ impl Worker {
             joins: joins.into_iter().collect(),
             inner: self.inner.as_ref().map(|i| i.init.as_raw_fd()),
             user_namespace: self.inner.as_ref().map(|i| i.user.as_raw_fd()),
+            fence: self.manner.fence.as_ref().map(AsRawFd::as_raw_fd),
             ids: request.user.clone(),
+            groups: self.manner.groups,
             stdio: streams.theirs.each_ref().map(AsRawFd::as_raw_fd),
             terminal: streams.terminal.is_some(),
             gate: gate_read.as_raw_fd(),
@@ -453,13 +458,11 @@ impl Worker {
         }
     }
 
-    /// The child's user as this process counts: the workload's 0 is our 1.
+    /// The child's user as this process counts.
     fn owner(&self, request: &SpawnRequest) -> Owner {
         let ids = request.user.as_ref()?;
-        match self.inner {
-            Some(_) => Some((ids.uid + 1, ids.gid + 1)),
-            None => Some((ids.uid, ids.gid)),
-        }
+        let root = self.manner.root;
+        Some((ids.uid + root, ids.gid + root))
     }
 
     fn streams(&self, request: &SpawnRequest) -> io::Result<Streams> {

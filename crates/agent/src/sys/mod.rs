@@ -176,10 +176,10 @@ pub fn setns(fd: impl AsFd, kinds: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the calling process, which has one thread, a control-group namespace of its own.
-pub fn unshare_cgroup_namespace() -> io::Result<()> {
-    // SAFETY: no memory involved; nothing in this program counts on the old namespace.
-    check(unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_NEWCGROUP) })?;
+/// Gives the calling process, which has one thread, namespaces of its own.
+pub fn unshare(kinds: libc::c_int) -> io::Result<()> {
+    // SAFETY: no memory involved; nothing in this program counts on the old namespaces.
+    check(unsafe { libc::syscall(libc::SYS_unshare, kinds) })?;
     Ok(())
 }
 

@@ -44,18 +44,27 @@ fn attempt(what: &str, refused: &[i32], outcome: io::Result<()>) -> Attempt {
     }
 }
 
-/// Arguments: `pid=PID` of the host, `path=PATH` of the host, `port=ADDRESS` of a service there.
+/// Arguments: the tier, then `pid=PID` of the host, `path=PATH` of the host, `port=ADDRESS` of a
+/// service there; where the host is in sight, `agent=PID` and `journal=PATH`.
 fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(2);
     let mut attempts = vec![strays()];
-    attempts.extend(agent());
     attempts.extend(calls());
     attempts.extend(foreign_calls());
-    attempts.extend(mounts());
-    attempts.extend(own_namespaces());
-    attempts.extend(devices());
-    attempts.extend(kernel_files());
-    attempts.extend(network());
-    for argument in std::env::args().skip(2) {
+    match arguments.next().as_deref() {
+        Some("nested") => {
+            attempts.extend(agent());
+            attempts.extend(mounts());
+            attempts.extend(own_namespaces());
+            attempts.extend(devices());
+            attempts.extend(kernel_files());
+            attempts.extend(network());
+        }
+        // The host's own mounts and devices are no place for attempts.
+        Some("none") => {}
+        other => panic!("unknown tier {other:?}"),
+    }
+    for argument in arguments {
         attempts.extend(named(&argument));
     }
     let mut through = 0;
@@ -99,6 +108,9 @@ macro_rules! call {
     };
 }
 
+// After the macro, which it uses.
+mod visible;
+
 /// What needs a path or an id of the host.
 fn named(argument: &str) -> Vec<Attempt> {
     match argument.split_once('=') {
@@ -132,6 +144,11 @@ fn named(argument: &str) -> Vec<Attempt> {
                     std::os::unix::net::UnixStream::connect(path).map(drop),
                 ),
             ]
+        }
+        Some(("agent", pid)) => visible::agent(pid.parse().unwrap()),
+        Some(("journal", path)) => {
+            let opened = File::open(path).map(drop);
+            vec![attempt("open the journal", &[EACCES], opened)]
         }
         Some(("port", address)) => {
             let address: SocketAddr = address.parse().unwrap();

@@ -19,6 +19,7 @@ use outlive_core::{
 };
 
 use super::{
+    escape,
     fixture::{Did, Do, receive, send},
     image,
 };
@@ -30,6 +31,7 @@ static SLOT: AtomicU16 = AtomicU16::new(0);
 pub struct Sandbox {
     pub config: LaunchConfig,
     pub launched: Launched,
+    caller: Caller,
     directory: tempfile::TempDir,
 }
 
@@ -56,15 +58,22 @@ pub fn config(kind: RuntimeKind, directory: &Path) -> LaunchConfig {
     }
 }
 
-/// Runs the launcher with this configuration.
-pub fn launch(config: &LaunchConfig) -> LaunchOutcome {
-    minicbor::decode(&call("launch", config)).unwrap()
+/// What starts the agent with this face.
+pub type Caller = Box<dyn Fn(&str) -> Command + Sync>;
+
+/// The test's own user does.
+pub fn us() -> Caller {
+    Box::new(|face| {
+        #[expect(clippy::disallowed_methods, reason = "test")]
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg(face);
+        command
+    })
 }
 
-#[expect(clippy::disallowed_methods, reason = "test")]
-pub fn call(face: &str, config: &LaunchConfig) -> Vec<u8> {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .arg(face)
+/// Shows this face to this configuration.
+pub fn call(caller: &Caller, face: &str, config: &LaunchConfig) -> Vec<u8> {
+    let mut child = caller(face)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -84,16 +93,25 @@ impl Sandbox {
     }
 
     pub fn launch_with(kind: RuntimeKind, change: impl FnOnce(&mut LaunchConfig)) -> Self {
+        Self::launch_by(kind, |config| {
+            change(config);
+            us()
+        })
+    }
+
+    /// Launches as whoever the closure says, which may change the configuration.
+    pub fn launch_by(kind: RuntimeKind, prepare: impl FnOnce(&mut LaunchConfig) -> Caller) -> Self {
         let directory = tempfile::Builder::new()
             .prefix("outlive-agent-")
             .tempdir()
             .unwrap();
         let mut config = config(kind, directory.path());
-        change(&mut config);
-        match launch(&config) {
+        let caller = prepare(&mut config);
+        match minicbor::decode(&call(&caller, "launch", &config)).unwrap() {
             LaunchOutcome::Started(launched) => Self {
                 config,
                 launched,
+                caller,
                 directory,
             },
             LaunchOutcome::Failed(failure) => {
@@ -198,6 +216,21 @@ impl Sandbox {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok()
     }
 
+    /// Makes the attempts of `escape.rs` by that program, in there; which of them got through.
+    pub fn escape(&self, program: &str, tier: &str, arguments: &[String]) -> Vec<String> {
+        let mut argv = vec![program, escape::WORD, tier];
+        argv.extend(arguments.iter().map(String::as_str));
+        let (status, output) = self.run("ses-escape", &argv);
+        let mut lines: Vec<String> = output.lines().map(str::to_owned).collect();
+        let sum = lines.pop().unwrap_or_default();
+        let errors = self.output("ses-escape", "err");
+        assert!(
+            sum.ends_with(&format!(" attempts, {} got through", lines.len())),
+            "{status:?} {output}\n{errors}"
+        );
+        lines
+    }
+
     pub fn kept(&self) -> u32 {
         match self.ask(&Do::Keeper) {
             Did::Keeper(status) => status.kept,
@@ -230,6 +263,6 @@ impl Drop for Sandbox {
                 assert!(killed.is_ok() || !self.keeper_lives(), "{killed:?}");
             }
         }
-        call("sweep", &self.config);
+        call(&self.caller, "sweep", &self.config);
     }
 }

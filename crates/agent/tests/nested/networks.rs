@@ -3,13 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use outlive_api::launch::{Egress, EgressDefault, EgressRule, NetworkMode, RuntimeKind, WayOut};
-use outlive_core::event::ExitStatus;
 
 use crate::{
-    common::{
-        escape,
-        sandbox::{Sandbox, call},
-    },
+    common::sandbox::{Sandbox, call, us},
     host::{HOST, Host, WORLD, bring, tool},
 };
 
@@ -74,7 +70,7 @@ pub(crate) fn egress_rules_hold_and_change_under_way() {
     assert!(ask(&sandbox, "ses-shut", shut).contains(refused));
     // The other way round, for a sandbox that runs.
     sandbox.config.way_out.as_mut().unwrap().egress = only(shut);
-    call("egress", &sandbox.config);
+    call(&us(), "egress", &sandbox.config);
     assert!(ask(&sandbox, "ses-open2", open).contains(refused));
     assert_eq!(ask(&sandbox, "ses-shut2", shut), format!("hello {HOST}\n"));
     // And nothing at all.
@@ -83,7 +79,7 @@ pub(crate) fn egress_rules_hold_and_change_under_way() {
         allow: Vec::new(),
     };
     sandbox.config.way_out.as_mut().unwrap().egress = egress;
-    call("egress", &sandbox.config);
+    call(&us(), "egress", &sandbox.config);
     assert!(ask(&sandbox, "ses-shut3", shut).contains(refused));
 }
 
@@ -102,15 +98,13 @@ pub(crate) fn a_bridge_reaches_neither_the_host_nor_a_neighbour() {
     while neighbour.output("ses-listen", "out") != "up\n" {
         std::thread::yield_now();
     }
-    let mut arguments = vec!["/escape".to_owned(), escape::WORD.to_owned()];
+    let mut arguments = Vec::new();
     for address in [Ipv4Addr::LOCALHOST, HOST, GATEWAY] {
         arguments.push(format!("port={address}:{port}"));
     }
     arguments.push("port=10.201.0.11:7777".to_owned());
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (status, output) = sandbox.run("ses-escape", &arguments);
-    let errors = sandbox.output("ses-escape", "err");
-    assert_eq!(status, ExitStatus::Code(0), "{output}\n{errors}");
+    let through = sandbox.escape("/escape", "nested", &arguments);
+    assert_eq!(through, Vec::<String>::new());
     let script = "nft flush ruleset && echo flushed; ip address add 10.201.0.99/32 dev eth0 && echo moved; \
                   ip route del default && echo cut; ip link set eth0 down && echo down; true";
     let (_, output) = sandbox.run("ses-flush", &["sh", "-c", script]);
@@ -142,7 +136,7 @@ pub(crate) fn addresses_are_taken_once_and_given_back() {
     let config = first.config.clone();
     let pid = rustix::process::Pid::from_raw(first.launched.keeper_pid.cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    call("sweep", &config);
+    call(&us(), "sweep", &config);
     let rules = tool("nft list table inet outlive");
     assert!(!rules.contains("10.201.0."), "{rules}");
     assert!(!rules.contains("jump olv"), "{rules}");

@@ -4,7 +4,11 @@
 //! module says what the answers mean. Only a machine where nothing can run is a failure: without
 //! isolation, the runtime `process` is left.
 
-use std::{path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -17,7 +21,7 @@ use crate::{
 };
 
 /// What is looked at, in the order of the report: key, and what it is for.
-const LOOKED_AT: [(&str, &str); 9] = [
+const LOOKED_AT: [(&str, &str); 10] = [
     ("userns", "user namespaces"),
     ("cgroup2", "freeze and kill as a whole"),
     ("cgroup.memory", "memory limits"),
@@ -26,20 +30,21 @@ const LOOKED_AT: [(&str, &str); 9] = [
     ("splice_pty", "terminals: output moved in the kernel"),
     ("pidfd_exit", "exit codes after somebody else reaped"),
     ("idmap_usr", "idmapped mounts"),
+    ("landlock", "no tracing of the agent, nor signals to it"),
     ("bridge", "networks of their own for sandboxes"),
 ];
 
 /// Prints the report.
 pub async fn run(args: &Doctor, format: Format) -> Result<()> {
-    let agent = agent(args)?;
+    let agent = agent(args.agent.as_deref())?;
     let report = report(&probe(&agent).await?, &agent);
     print(format, &report, people)
 }
 
 /// The agent's program: the one named, else the one beside this program.
-fn agent(args: &Doctor) -> Result<PathBuf> {
-    let path = match &args.agent {
-        Some(path) => path.clone(),
+pub(crate) fn agent(named: Option<&Path>) -> Result<PathBuf> {
+    let path = match named {
+        Some(path) => path.to_owned(),
         None => std::env::current_exe()
             .map_err(|error| Failure::new("doctor", format!("find this program: {error}")))?
             .with_file_name("outlive-agent"),
@@ -54,7 +59,8 @@ fn agent(args: &Doctor) -> Result<PathBuf> {
     }
 }
 
-async fn probe(agent: &std::path::Path) -> Result<Vec<(String, String)>> {
+/// Has the agent look at this machine: its answers, one key may come several times.
+pub(crate) async fn probe(agent: &Path) -> Result<Vec<(String, String)>> {
     let run = Command::new(agent)
         .arg("probe")
         .stdin(Stdio::null())
@@ -80,7 +86,7 @@ fn parse(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-fn report(found: &[(String, String)], agent: &std::path::Path) -> Value {
+fn report(found: &[(String, String)], agent: &Path) -> Value {
     let value = |wanted: &str| {
         found
             .iter()
@@ -180,9 +186,7 @@ fn detail(found: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use super::{parse, people, report};
+    use super::{Path, parse, people, report};
 
     #[test]
     fn a_machine_without_isolation_still_runs_something_and_says_what_is_off() {

@@ -9,10 +9,18 @@ use crate::{
     args::serve::{RuntimeKind, Serve},
     config::default_data_dir,
     error::{Failure, Result},
+    rootless,
 };
 
 /// Runs the server until SIGTERM or SIGINT.
 pub async fn serve(args: Serve) -> Result<()> {
+    let data = args.data.clone().or_else(default_data_dir);
+    let data = data.ok_or_else(|| {
+        Failure::usage("there is no home directory to keep data in: give --data DIR")
+    })?;
+    // Inside, another user's default would hold.
+    let kept = [("OUTLIVE_DATA", data.clone().into_os_string())];
+    rootless::enter(args.agent.as_deref(), args.runtime, &kept).await?;
     let filter = EnvFilter::try_new(&args.log)
         .map_err(|error| Failure::usage(format!("--log {}: {error}", args.log)))?;
     tracing_subscriber::fmt()
@@ -20,9 +28,6 @@ pub async fn serve(args: Serve) -> Result<()> {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
-    let data = args.data.or_else(default_data_dir).ok_or_else(|| {
-        Failure::usage("there is no home directory to keep data in: give --data DIR")
-    })?;
     let mut config = Config::new(data);
     config.listen = args.listen;
     config.agent = args.agent;

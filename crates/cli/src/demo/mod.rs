@@ -24,6 +24,7 @@ mod story;
 
 /// Runs the demo; a failure means that something was lost, or that it could not run.
 pub(crate) async fn run(args: &Demo) -> Result<()> {
+    crate::rootless::enter(args.agent.as_deref(), args.runtime, &[]).await?;
     let mut signals = Signals::listen()?;
     let folder = tempfile::Builder::new()
         .prefix("outlive-demo-")

@@ -22,7 +22,7 @@ use std::{
 use sha2::{Digest as _, Sha256};
 
 use super::dir::{ImagesDir, LayerError, at};
-use crate::limits::HOST_FILE_BYTES_MAX;
+use crate::{ids::on_disk, limits::HOST_FILE_BYTES_MAX};
 
 /// Links of a merged `/usr`.
 const USR_LINKS: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
@@ -398,6 +398,10 @@ fn version(nodes: &Nodes) -> String {
         hash.update(u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());
         hash.update(bytes);
     };
+    let root = on_disk(0);
+    if root != 0 {
+        part(&root.to_le_bytes());
+    }
     for (path, node) in nodes {
         part(path.as_os_str().as_bytes());
         match node {
@@ -438,10 +442,12 @@ fn write(layer: &Path, nodes: &Nodes) -> Result<(), LayerError> {
             }
             Node::File { mode, bytes } => {
                 fs::write(&path, bytes).map_err(at("writing", &path))?;
+                give(&path, 0)?;
                 set_mode(&path, *mode)?;
             }
             Node::Link { target } => {
                 std::os::unix::fs::symlink(target, &path).map_err(at("linking", &path))?;
+                give(&path, 0)?;
             }
         }
     }
@@ -453,13 +459,21 @@ fn set_mode(path: &Path, mode: u32) -> Result<(), LayerError> {
 }
 
 fn give(path: &Path, owner: u32) -> Result<(), LayerError> {
+    let owner = on_disk(owner);
     if owner == 0 {
         return Ok(()); // Whoever makes the layer is its root.
     }
-    match std::os::unix::fs::chown(path, Some(owner), Some(owner)) {
+    match std::os::unix::fs::lchown(path, Some(owner), Some(owner)) {
         Ok(()) => Ok(()),
-        // A server without root can give nothing away; inside, the directory is root's.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        // A server without root, or without this id, can't; inside, the directory is root's.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
+            ) =>
+        {
+            Ok(())
+        }
         Err(error) => Err(at("giving away", path)(error)),
     }
 }

@@ -4,9 +4,10 @@
 //! the kernel below the root, through no link and across no mount.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io,
-    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -18,6 +19,8 @@ use rustix::{
     },
     io::Errno,
 };
+
+use crate::ids::on_disk;
 
 /// Why an entry can't be made where it wants to be.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +88,7 @@ impl Tree {
             OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
             Mode::empty(),
         )?;
+        give_to_root(&root, OsStr::new(""))?;
         Ok(Self { root, last: None })
     }
 
@@ -126,7 +130,8 @@ impl Tree {
         for name in dir.components() {
             let name = name.as_os_str();
             match mkdirat(&fd, name, Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(Errno::EXIST) => {}
+                Ok(()) => give_to_root(&fd, name)?,
+                Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
             fd = openat(
@@ -256,7 +261,7 @@ impl Tree {
         )?)
     }
 
-    fn place<'p>(&mut self, path: &'p Path) -> Outcome<(BorrowedFd<'_>, &'p std::ffi::OsStr)> {
+    fn place<'p>(&mut self, path: &'p Path) -> Outcome<(BorrowedFd<'_>, &'p OsStr)> {
         let name = path
             .file_name()
             .ok_or(Refused::Hostile("has no name of its own"))?;
@@ -296,7 +301,8 @@ impl Tree {
         let (uid, gid) = ids(attributes);
         match chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(()) => Ok(Owned::AsAsked),
-            Err(Errno::PERM) => Ok(Owned::ByServer),
+            // The server is nobody who may, or has no such id.
+            Err(Errno::PERM | Errno::INVAL) => Ok(Owned::ByServer),
             Err(error) => Err(error.into()),
         }
     }
@@ -336,19 +342,31 @@ pub(crate) fn attribute(file: &File, name: &str, value: &[u8]) -> Outcome<bool> 
     }
 }
 
-fn give(fd: impl std::os::fd::AsFd, attributes: Attributes) -> Outcome<Owned> {
+fn give(fd: impl AsFd, attributes: Attributes) -> Outcome<Owned> {
     let (uid, gid) = ids(attributes);
     match fchown(fd, uid, gid) {
         Ok(()) => Ok(Owned::AsAsked),
-        Err(Errno::PERM) => Ok(Owned::ByServer),
+        // The server is nobody who may, or has no such id.
+        Err(Errno::PERM | Errno::INVAL) => Ok(Owned::ByServer),
         Err(error) => Err(error.into()),
     }
 }
 
+/// Gives what the server made unasked to root inside, where that is somebody else.
+fn give_to_root(dir: impl AsFd, name: &OsStr) -> io::Result<()> {
+    let owner = on_disk(0);
+    if owner == 0 {
+        return Ok(());
+    }
+    let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+    Ok(chownat(dir, name, Some(uid), Some(gid), flags)?)
+}
+
 fn ids(attributes: Attributes) -> (Option<Uid>, Option<Gid>) {
     (
-        Some(Uid::from_raw(attributes.uid)),
-        Some(Gid::from_raw(attributes.gid)),
+        Some(Uid::from_raw(on_disk(attributes.uid))),
+        Some(Gid::from_raw(on_disk(attributes.gid))),
     )
 }
 
@@ -360,7 +378,7 @@ const fn mode(mode: RawMode, owned: Owned) -> RawMode {
     }
 }
 
-fn mark_opaque(dir: impl std::os::fd::AsFd) -> io::Result<()> {
+fn mark_opaque(dir: impl AsFd) -> io::Result<()> {
     fsetxattr(dir, OPAQUE, b"y", XattrFlags::empty()).map_err(|error| match error {
         Errno::NOTSUP => io::Error::new(
             io::ErrorKind::Unsupported,

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use outlive_api::network::NetworkMode;
+use outlive_api::{
+    launch::{IdRange, User},
+    network::NetworkMode,
+};
+use outlive_core::spec::Who;
 
 use super::RuntimeError;
 use crate::sandboxes::config::{Resources, SandboxConfig};
@@ -38,9 +42,11 @@ impl Host {
 
     /// Whether it is known that sandboxes can't be kept apart here.
     pub(super) fn cannot_isolate(&self) -> bool {
-        self.answers
-            .get("isolation")
-            .is_some_and(|tier| tier != "nested")
+        let is = |key: &str, wanted: fn(&str) -> bool| {
+            self.answers.get(key).is_some_and(|answer| wanted(answer))
+        };
+        // An ordinary user's server has to enter a namespace before it is a server.
+        is("isolation", |tier| tier != "nested") || is("userns", |ids| ids.starts_with("enter:"))
     }
 
     /// The network of a sandbox in nested namespaces.
@@ -86,6 +92,20 @@ impl Host {
             }
         }
         Ok(())
+    }
+}
+
+/// Refuses users that there is no id for.
+pub(super) fn admit_user(user: &User, shared: Option<IdRange>) -> Result<(), RuntimeError> {
+    let is_root = |who: &Who| *who == Who::Id(0) || *who == Who::Name("root".to_owned());
+    let all_root = is_root(&user.user) && user.group.as_ref().is_none_or(is_root);
+    match shared {
+        Some(ids) if ids.workload_count() == 1 && !all_root => Err(RuntimeError::Limits(format!(
+            "user {user} can't be had: sandboxes of this server have one id, root's; install \
+             newuidmap and have /etc/subuid and /etc/subgid grant the server's user 65536 ids, or \
+             leave user out"
+        ))),
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -160,6 +180,30 @@ mod tests {
         let able = Host::parse("bridge=ok\n");
         able.admit(&bridge).unwrap();
         assert_eq!(able.network(&nothing_asked), NetworkMode::Bridge);
+    }
+
+    #[test]
+    fn who_has_one_id_can_only_be_root() {
+        let one = IdRange::of_uid_map("0 1000 1\n");
+        let many = IdRange::of_uid_map("0 1000 1\n1 100000 65536\n");
+        let admitted = |text, ids| admit_user(&User::parse(text).unwrap(), ids);
+        for root in ["root", "0", "0:root"] {
+            admitted(root, one).unwrap();
+        }
+        for other in ["user", "1000", "root:audio"] {
+            let message = admitted(other, one).unwrap_err().to_string();
+            assert!(message.contains("/etc/subuid"), "{message}");
+            admitted(other, many).unwrap();
+            admitted(other, None).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_ordinary_users_server_has_to_enter_its_namespace_first() {
+        let host = |userns: &str| Host::parse(&format!("isolation=nested\nuserns={userns}\n"));
+        assert!(host("enter: 65537 ids").cannot_isolate());
+        assert!(!host("65537 ids").cannot_isolate());
+        assert!(!host("root").cannot_isolate());
     }
 
     #[test]

@@ -21,9 +21,9 @@ use std::{
 
 use outlive_api::{
     launch::{
-        Cidr, Copied, CopiedSessions, CopyConfig, CopyNews, IdRange, Image, Isolation,
-        LaunchConfig, LaunchFailure, LaunchOutcome, Limits, NetworkMode as LaunchNetwork,
-        RuntimeKind, User, WayOut,
+        Cidr, Copied, CopiedSessions, CopyConfig, CopyNews, Image, Isolation, LaunchConfig,
+        LaunchFailure, LaunchOutcome, Limits, NetworkMode as LaunchNetwork, RuntimeKind, User,
+        WayOut,
     },
     network::NetworkMode,
 };
@@ -38,10 +38,11 @@ use tokio::{
 
 use super::{
     Capabilities, Disk, Place, Places, Progress, Runtime, RuntimeError, RuntimeFuture, Start,
-    host::{Host, admit_process},
+    host::{Host, admit_process, admit_user},
 };
 use crate::{
     agents::keeper::Keeper,
+    ids,
     images::{HostLayer, HostLayers, LayerError, at, layer_path},
     limits::{
         EGRESS_MAX, LAUNCH_ANSWER_BYTES_MAX, LAUNCH_LOG_BYTES_SHOWN, LAUNCH_MAX, PIDS_DEFAULT,
@@ -302,9 +303,7 @@ impl LauncherRuntime {
             from: path_text(self.places.of(from.sandbox).dir())?,
             to: path_text(place.dir())?,
             ids: match self.kind() {
-                RuntimeKind::Namespace => {
-                    IdRange::of_slot(from.slot).zip(IdRange::of_slot(to.slot))
-                }
+                RuntimeKind::Namespace => ids::of_slot(from.slot).zip(ids::of_slot(to.slot)),
                 RuntimeKind::Process => None,
             },
         };
@@ -376,7 +375,7 @@ impl LauncherRuntime {
             directory: path_text(place.dir())?,
             runtime: kind,
             ids: match kind {
-                RuntimeKind::Namespace => IdRange::of_slot(start.slot),
+                RuntimeKind::Namespace => ids::of_slot(start.slot),
                 RuntimeKind::Process => None,
             },
             image,
@@ -449,7 +448,10 @@ impl Runtime for LauncherRuntime {
 
     fn admit(&self, config: &SandboxConfig) -> Result<(), RuntimeError> {
         match self.kind() {
-            RuntimeKind::Namespace => self.able.admit(config),
+            RuntimeKind::Namespace => {
+                self.able.admit(config)?;
+                admit_user(&user(config)?, ids::shared())
+            }
             RuntimeKind::Process => {
                 admit_process(config)?;
                 self.able.admit_limits(config)

@@ -25,6 +25,7 @@ use outlive_api::launch::{LaunchConfig, LaunchFailure, WayOut};
 
 use self::netlink::Links;
 use super::step::{Fail, Step, failure};
+use crate::rootless::Standing;
 
 /// The device inside.
 const INSIDE: &str = "eth0";
@@ -137,8 +138,8 @@ pub(super) fn sweep(config: &LaunchConfig) -> Step<()> {
 
 /// Whether sandboxes of this host can be connected.
 pub(crate) fn probe() -> io::Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(io::Error::other("needs root"));
+    if Standing::here()? != Standing::Root {
+        return Err(io::Error::other("needs root of the machine"));
     }
     rules::probe()?;
     let links = Links::open()?;
