@@ -43,7 +43,7 @@ pub struct Inheritance {
     pub attempts: Vec<Attempt>,
     /// Everything else that was kept.
     pub others: Vec<Kept>,
-    /// How processes ended that the keeper reaped meanwhile.
+    /// How processes ended that the keeper reaped, or a keeper before it.
     pub exits: Vec<ExitRecord>,
 }
 

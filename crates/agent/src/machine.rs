@@ -40,6 +40,13 @@ pub(crate) trait Machine: 'static {
         session: &SessionId,
     ) -> Vec<Self::Attempt>;
 
+    /// How an attempt of an earlier runtime ended, if its keeper saw that and no supervisor did.
+    fn past_end(&self, session: &SessionId, number: u32) -> Option<Ended>;
+
+    /// Every session has its attempts' ends in its journal: those of earlier runtimes are not
+    /// needed any more.
+    fn forget_past(&self);
+
     /// Ends what an earlier supervisor left of a session that nobody can drive.
     fn abandon(self: &Rc<Self>, session: &SessionId);
 

@@ -43,7 +43,7 @@ use crate::{
     inherit::Inheritance,
     input::Kind,
     journal::SessionJournal,
-    keeper::{KeeperClient, Label},
+    keeper::{ExitRecord, KeeperClient, Label},
     limits::{DRAIN_IDLE, DRAIN_MAX, EXEC_WAIT, FREEZE_WAIT, STOP_WALK_PAUSE, TREE_WALK_PAUSE},
     log,
     machine::{AdoptOrder, Adopted, Attempt, Ended, Machine, SpawnOrder, StartFailure},
@@ -79,6 +79,8 @@ pub(crate) struct Processes {
     env: RefCell<BTreeMap<String, String>>,
     /// Attempts of the supervisor before us that no driver asked for yet.
     found: RefCell<BTreeMap<AttemptKey, process::Attempt>>,
+    /// Ends of attempts that the keeper holds nothing of: those of earlier runtimes, by name.
+    past: RefCell<HashMap<String, ExitRecord>>,
     spools: RefCell<HashMap<String, OwnedFd>>,
     standstill: Rc<Standstill>,
     tasks: TaskTracker,
@@ -162,9 +164,17 @@ impl Processes {
             cgroups,
             attempts,
             others,
+            exits,
             root,
-            ..
+            isolation: _,
         } = inherited;
+        let mut past: HashMap<_, _> = exits
+            .into_iter()
+            .map(|record| (record.name.clone(), record))
+            .collect();
+        for attempt in &attempts {
+            past.remove(&exit::name(&attempt.key));
+        }
         let found = attempts
             .into_iter()
             .map(|it| (it.key.clone(), it))
@@ -182,6 +192,7 @@ impl Processes {
             workplace: Workplace::of(&config, root),
             env: RefCell::new(config.env),
             found: RefCell::new(found),
+            past: RefCell::new(past),
             spools: RefCell::new(spools),
             standstill,
             tasks: TaskTracker::new(),
@@ -380,6 +391,27 @@ impl Machine for Processes {
             }
         }
         left
+    }
+
+    fn past_end(&self, session: &SessionId, number: u32) -> Option<Ended> {
+        let key = AttemptKey {
+            session: session.clone(),
+            number,
+        };
+        let past = self.past.borrow();
+        past.get(&exit::name(&key)).map(|record| Ended {
+            status: record.status,
+            oom: Oom::Unknown,
+            rusage: Some(record.rusage),
+        })
+    }
+
+    fn forget_past(&self) {
+        let names: Vec<_> = self.past.take().into_keys().collect();
+        if let Err(error) = self.keeper.del(&names) {
+            // The next supervisor finds them again, and the journals that have them.
+            log::warn(format_args!("past exits stay: {error}"));
+        }
     }
 
     fn abandon(self: &Rc<Self>, session: &SessionId) {

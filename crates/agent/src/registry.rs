@@ -48,6 +48,8 @@ struct State {
     is_releasing: bool,
     /// Sessions that are still being opened.
     opening: usize,
+    /// Sessions whose journals may lack what became of their attempts.
+    unsure: usize,
 }
 
 /// How to reach one session.
@@ -84,6 +86,7 @@ impl<M: Machine> Registry<M> {
                 .sessions
                 .insert(id.clone(), handle.clone());
             self.state.borrow_mut().opening += 1;
+            self.state.borrow_mut().unsure += 1;
             // Whoever watches before it is open must not take it for deleted.
             let tail = self.around.journals.tails.add(id.clone(), 0, 0);
             let registry = Rc::clone(self);
@@ -107,19 +110,33 @@ impl<M: Machine> Registry<M> {
                         if driver.is_frozen() {
                             registry.note_frozen();
                         }
-                        driver.take_over().await;
+                        if driver.take_over().await {
+                            registry.note_sure();
+                        }
                         let deleters = driver.run().await;
                         registry.forget(&id, deleters);
                     }
                     Ok(None) => {
                         registry.around.journals.tails.remove(&tail);
                         registry.forget(&id, Vec::new());
+                        registry.note_sure();
                     }
                     Err(error) => registry.note_broken(&id, &handle, &error),
                 }
             });
         }
+        if self.state.borrow().unsure == 0 {
+            self.around.machine.forget_past();
+        }
         Ok(())
+    }
+
+    /// What became of a session's attempts is in its journal.
+    fn note_sure(&self) {
+        self.state.borrow_mut().unsure -= 1;
+        if self.state.borrow().unsure == 0 {
+            self.around.machine.forget_past();
+        }
     }
 
     /// Answers a call about a session, or about all.

@@ -4,7 +4,8 @@
 //!   create   session.created, attempt.starting ─► durable ─► shown ─► spawn
 //!   reopen   checkpoint, events ─► state ─┬─ same runtime: find its process again, and do what
 //!                                         │                was journalled and not done
-//!                                         └─ new runtime:  end what ran, recover by its rule
+//!                                         └─ new runtime:  end what ran, as its keeper saw it or
+//!                                                          without a status; recover by its rule
 //! ```
 
 use std::{
@@ -218,12 +219,14 @@ impl<M: Machine> Driver<M> {
         self.session.is_frozen() && self.session.generation() >= self.around.generation
     }
 
-    /// Goes on where another supervisor, or another runtime, stopped.
-    pub(crate) async fn take_over(&mut self) {
+    /// Goes on where another supervisor, or another runtime, stopped. `true`: all that it found is
+    /// in the journal.
+    pub(crate) async fn take_over(&mut self) -> bool {
         if let Err(error) = self.try_take_over().await {
             self.latch(&error);
         }
         self.open_face();
+        self.latched.is_none() && self.facts.is_empty()
     }
 
     async fn try_take_over(&mut self) -> Result<(), JournalError> {
@@ -244,6 +247,12 @@ impl<M: Machine> Driver<M> {
             }
             Some(_) | None => {
                 self.settle_inputs();
+                if let Some((number, _, true)) = live
+                    && let Some(ended) = self.around.machine.past_end(&self.id, number)
+                {
+                    let end = AttemptEnd::from(ended);
+                    self.feed_fact(Input::Exited { end }).await?;
+                }
                 self.feed_fact(Input::RuntimeStarted(generation)).await?;
             }
         }

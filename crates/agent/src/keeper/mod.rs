@@ -13,6 +13,9 @@
 //! Copies change what closing means: stdin sees its end, and a terminal its hangup, only when
 //! the supervisor's *and* the keeper's copies are closed. So: journal the intent, close, `Del`.
 //!
+//! An exit record stays until a supervisor has the end in a journal. Those that a keeper left
+//! behind go to the next runtime's keeper at its launch.
+//!
 //! Whether a supervisor is started at once or after a delay depends only on crashes *before* it
 //! said `Ready`; one that served and was killed is replaced at once.
 
@@ -26,5 +29,5 @@ pub use client::{KeeperClient, KeeperError, Kept};
 pub use handover::{Handover, KEEPER_TITLE, Place, SupervisorHandover};
 pub(crate) use handover::{sealed_copy, sealed_memory};
 pub use run::{KEEPER_FD_ENV, SUPERVISOR_TITLE, main};
-pub use store::{RECORD_BYTES, decode_exits};
+pub(crate) use store::decode_exits;
 pub use wire::{ExitRecord, KeeperStatus, Label};

@@ -103,7 +103,7 @@ pub(super) struct Exits {
 }
 
 /// Length of one record on disk.
-pub const RECORD_BYTES: usize = 192;
+const RECORD_BYTES: usize = 192;
 const NAME_AT: usize = 52;
 const SUM_AT: usize = 184;
 
@@ -183,12 +183,13 @@ fn checksum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Reads the records of an `exits` file, for whoever comes after the keeper.
-///
-/// A record that was cut or damaged is left out.
-pub fn decode_exits(bytes: &[u8]) -> Vec<ExitRecord> {
+/// Reads the records of an `exits` file: what a keeper saw that died before it could tell a
+/// supervisor. Of too many the oldest go first; one that was cut or damaged is left out.
+pub(crate) fn decode_exits(bytes: &[u8]) -> Vec<ExitRecord> {
+    let excess = (bytes.len() / RECORD_BYTES).saturating_sub(EXITS_MAX);
     bytes
         .chunks_exact(RECORD_BYTES)
+        .skip(excess)
         .filter_map(decode)
         .collect()
 }

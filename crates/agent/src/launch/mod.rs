@@ -44,13 +44,14 @@ use outlive_api::launch::{
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{Mode, OFlags, open},
+    fs::{Mode, OFlags, open, openat},
+    io::Errno,
     pipe::{PipeFlags, pipe_with},
 };
 
 use self::step::{Fail, Step};
 use crate::{
-    keeper::{Handover, Label, sealed_copy, sealed_memory},
+    keeper::{self, ExitRecord, Handover, Label, Place, sealed_copy, sealed_memory},
     limits::{AGENT_LOG_BYTES_MAX, LAUNCH_READY_MAX},
     sys,
 };
@@ -111,6 +112,8 @@ struct Ground<'c> {
     exe: OwnedFd,
     /// The file of exit records.
     exits: OwnedFd,
+    /// What it says of the runtime before.
+    past_exits: Vec<ExitRecord>,
     /// Where standard error goes.
     log: OwnedFd,
     /// Where standard input and output go.
@@ -120,14 +123,40 @@ struct Ground<'c> {
     report: OwnedFd,
 }
 
+/// Name of the file of exit records in the state directory.
+const EXITS_NAME: &str = "exits";
+
+/// Ends that the keeper of the runtime before saw, and that no supervisor took from it.
+fn past_exits(state: BorrowedFd<'_>) -> Step<Vec<ExitRecord>> {
+    let step = "reading the exits of the runtime before";
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = match openat(state, EXITS_NAME, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(Vec::new()), // The first runtime.
+        Err(error) => return Err(error).step(step),
+    };
+    let mut bytes = Vec::new();
+    std::fs::File::from(file)
+        .read_to_end(&mut bytes)
+        .step(step)?;
+    Ok(keeper::decode_exits(&bytes))
+}
+
 fn launch(config: &LaunchConfig) -> Step<Launched> {
     sweep_all(config)?;
     let dirs = disk::prepare(config)?;
     let (reports, report) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
+    let past_exits = past_exits(dirs.state.as_fd())?;
+    let afresh = if past_exits.is_empty() {
+        OFlags::TRUNC
+    } else {
+        OFlags::empty()
+    };
     let ground = Ground {
         config,
         exe: executable()?,
-        exits: disk::open_file(dirs.state.as_fd(), "exits", OFlags::APPEND | OFlags::TRUNC)?,
+        exits: disk::open_file(dirs.state.as_fd(), EXITS_NAME, OFlags::APPEND | afresh)?,
+        past_exits,
         log: open_log(dirs.state.as_fd())?,
         null: open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .step("opening /dev/null")?,
@@ -226,7 +255,7 @@ fn wait_until_ready(reports: &OwnedFd) -> Step<()> {
         match rustix::io::read(reports, &mut buffer) {
             Ok(0) => break,
             Ok(n) => bytes.extend_from_slice(buffer.get(..n).unwrap_or_default()),
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             Err(e) => return Err(e).step("waiting for the agent"),
         }
         if bytes.first() == Some(&b'R') {
@@ -249,7 +278,7 @@ fn wait_readable(fd: &OwnedFd, span: Duration) -> Step<bool> {
     let timeout = Timespec::try_from(span).ok();
     match poll(&mut fds, timeout.as_ref()) {
         Ok(n) => Ok(n > 0),
-        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(Errno::INTR) => Ok(false),
         Err(e) => Err(e).step("waiting for the agent"),
     }
 }
@@ -275,6 +304,14 @@ impl Ground<'_> {
         rustix::stdio::dup2_stderr(&self.log).step("leaving the terminal")?;
         rustix::process::umask(Mode::from_raw_mode(0o077));
         Ok(())
+    }
+
+    /// A keeper's first state: it knows what the keeper before could not tell.
+    fn handover(&self, place: Place) -> Handover {
+        let sandbox = self.config.sandbox.to_string();
+        let mut handover = Handover::new(sandbox, place, &self.exe, &self.exits);
+        handover.exits.clone_from(&self.past_exits);
+        handover
     }
 
     /// Completes a keeper's first state with what both runtimes put into its store, and becomes

@@ -21,7 +21,7 @@ use super::{
     step::{Fail, Step, failure},
 };
 use crate::{
-    keeper::{Handover, Place},
+    keeper::Place,
     process::spawn::{INNER_INIT, INNER_ROOT, INNER_USER},
     sys::{self, Forked},
 };
@@ -288,8 +288,7 @@ fn outer(
         Mode::empty(),
     )
     .step("opening the workload's root")?;
-    let sandbox = ground.config.sandbox.to_string();
-    let mut handover = Handover::new(sandbox, Place::Init, &ground.exe, &ground.exits);
+    let mut handover = ground.handover(Place::Init);
     handover.init_pid = Some(init_pid);
     Err(ground.become_keeper(
         handover,

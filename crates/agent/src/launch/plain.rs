@@ -10,7 +10,7 @@ use super::{
     step::{Fail, Step},
 };
 use crate::{
-    keeper::{Handover, Place},
+    keeper::Place,
     process::fence::{Fence, Keeps},
     sys::{self, Forked},
 };
@@ -53,9 +53,7 @@ pub(super) fn start(ground: &Ground<'_>) -> Step<StartedKeeper> {
                 rustix::process::fchdir(&ground.state).step("entering the state directory");
             let failure = match entered.and_then(|()| ground.settle()) {
                 Ok(()) => {
-                    let sandbox = ground.config.sandbox.to_string();
-                    let handover =
-                        Handover::new(sandbox, Place::Subreaper, &ground.exe, &ground.exits);
+                    let handover = ground.handover(Place::Subreaper);
                     ground.become_keeper(handover, &isolation, &[])
                 }
                 Err(failure) => failure,

@@ -71,6 +71,8 @@ pub(crate) struct FakeMachine {
     pub(crate) calls: Rc<RefCell<Vec<String>>>,
     /// Attempts that live, or whose end nobody took yet.
     pub(crate) alive: RefCell<HashMap<(SessionId, u32), FakeProcess>>,
+    /// How attempts of earlier runtimes ended.
+    pub(crate) past: RefCell<HashMap<(SessionId, u32), Ended>>,
     /// Why nothing can be frozen.
     pub(crate) freeze_fails: RefCell<Option<String>>,
 }
@@ -149,6 +151,14 @@ impl Machine for FakeMachine {
         _session: &SessionId,
     ) -> Vec<FakeProcess> {
         Vec::new()
+    }
+
+    fn past_end(&self, session: &SessionId, number: u32) -> Option<Ended> {
+        self.past.borrow().get(&(session.clone(), number)).copied()
+    }
+
+    fn forget_past(&self) {
+        self.past.borrow_mut().clear();
     }
 
     fn abandon(self: &Rc<Self>, session: &SessionId) {

@@ -80,9 +80,14 @@ pub fn look(attempt: &Attempt, keeper: &KeeperClient) -> Result<Life, ExitError>
     }))
 }
 
+/// What the keeper calls the end of an attempt.
+pub(crate) fn name(key: &AttemptKey) -> String {
+    key.name(Part::Pidfd)
+}
+
 /// The keeper's record of an attempt, if it had to reap it.
 pub fn find<'r>(records: &'r [ExitRecord], key: &AttemptKey) -> Option<&'r ExitRecord> {
-    let name = key.name(Part::Pidfd);
+    let name = name(key);
     records.iter().rev().find(|record| record.name == name)
 }
 

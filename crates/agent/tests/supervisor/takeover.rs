@@ -1,5 +1,5 @@
 //! The supervisor dies in the middle of everything, and nothing is lost.
-use std::time::Duration;
+use std::{os::unix::fs::MetadataExt, time::Duration};
 
 use crate::supervised::{
     self, Sandbox, argv, children, eventually, is_alive, kill, new_id, on_terminal, pause, sh,
@@ -31,6 +31,23 @@ fn check_seqs(sandbox: &Sandbox, id: &outlive_core::id::SessionId) {
     let seqs: Vec<_> = records.iter().map(|record| record.seq).collect();
     let expected: Vec<_> = (first..first + seqs.len() as u64).collect();
     assert!(seqs == expected, "a number is missing or repeated");
+}
+
+/// Kills the supervisor; the next one waits for the lock that this answers.
+fn take_the_place_of_the_supervisor(sandbox: &Sandbox) -> std::fs::File {
+    let lock = std::fs::File::open(sandbox.state().join("supervisor.lock")).unwrap();
+    let inode = format!(":{} ", lock.metadata().unwrap().ino());
+    let waiting = std::thread::spawn(move || {
+        lock.lock().unwrap();
+        lock
+    });
+    eventually("we are next in line", || {
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        let ours = |line: &str| line.contains("-> FLOCK") && line.contains(&inode);
+        locks.lines().any(ours).then_some(())
+    });
+    sandbox.kill_supervisor();
+    waiting.join().unwrap()
 }
 
 #[test]
@@ -149,6 +166,37 @@ fn an_exit_while_nobody_watches_is_recorded_once() {
     assert_eq!(exits, 1);
     eventually("no stray processes", || {
         (children(sandbox.keeper_pid()).len() == 1).then_some(())
+    });
+}
+
+// A program ended while no supervisor lived, and its keeper was killed before one came. The next
+// runtime told that the end is unknown, and ran the program again.
+#[test]
+fn an_exit_that_only_the_keeper_saw_outlives_the_keeper() {
+    let mut sandbox = Sandbox::launch();
+    let id = sandbox.create(argv(&["sleep", "600"]));
+    let pid = sandbox.session(&id).attempt().unwrap().pid.unwrap();
+    let (exits, keeper) = (sandbox.state().join("exits"), sandbox.keeper_pid());
+    let lock = take_the_place_of_the_supervisor(&sandbox);
+    kill(pid.cast_signed(), 15);
+    eventually("the keeper notes the end", || {
+        (std::fs::metadata(&exits).unwrap().len() > 0).then_some(())
+    });
+    let waiting = children(keeper);
+    for pid in [keeper.cast_signed()].iter().chain(&waiting) {
+        kill(*pid, 9);
+    }
+    drop(lock);
+    sandbox.replace();
+    let session = sandbox.wait_for(&id, &[Phase::Exited]);
+    assert_eq!(session.attempts().len(), 1);
+    let killed = ExitStatus::Signal {
+        signal: 15,
+        core: false,
+    };
+    assert_eq!(status(&session), killed);
+    eventually("what is journalled is forgotten", || {
+        (std::fs::metadata(&exits).unwrap().len() == 0).then_some(())
     });
 }
 
