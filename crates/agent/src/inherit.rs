@@ -12,7 +12,8 @@ use crate::{
     account::{Account, Credentials, UnknownName},
     keeper::{ExitRecord, KEEPER_FD_ENV, KeeperClient, KeeperError, Kept},
     process::{
-        Attempt, Pump, Spawner, cgroup::WorkloadCgroups, manner::Manner, recover, spawn::INNER_ROOT,
+        Attempt, Crowd, Pump, Spawner, cgroup::WorkloadCgroups, manner::Manner, recover,
+        spawn::INNER_ROOT,
     },
     sys,
 };
@@ -39,6 +40,8 @@ pub struct Inheritance {
     pub pump: Pump,
     /// The workload's control groups.
     pub cgroups: WorkloadCgroups,
+    /// The workload where it has no control group.
+    pub crowd: Crowd,
     /// Attempts of supervisors before this one, ordered by key.
     pub attempts: Vec<Attempt>,
     /// Everything else that was kept.
@@ -80,6 +83,7 @@ impl Inheritance {
         let isolation = minicbor::decode(&read(ISOLATION)?).map_err(io::Error::other)?;
         let spawner = Spawner::start(keeper.clone(), &kept, Manner::of(&config))?;
         let cgroups = WorkloadCgroups::from_kept(&kept)?;
+        let crowd = Crowd::from_kept(&kept)?;
         let exits = keeper.exits()?;
         let root = kept.iter().find(|k| k.label.name == INNER_ROOT);
         let root = root.map(|k| k.fd.try_clone()).transpose()?;
@@ -93,6 +97,7 @@ impl Inheritance {
             isolation,
             spawner,
             cgroups,
+            crowd,
             exits,
             root,
         })

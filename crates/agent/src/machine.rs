@@ -50,8 +50,7 @@ pub(crate) trait Machine: 'static {
     /// Ends what an earlier supervisor left of a session that nobody can drive.
     fn abandon(self: &Rc<Self>, session: &SessionId);
 
-    /// Has all processes of the sandbox stand still as a whole, and waits until they do; where
-    /// nothing reaches them as a whole, [`Attempt::stand_still`] does it tree by tree.
+    /// Has all processes of the sandbox stand still, and waits until they do.
     fn freeze(&self) -> impl Future<Output = io::Result<()>>;
 
     /// Has them go on, also after a freeze that failed half-way.
@@ -130,10 +129,6 @@ pub(crate) trait Attempt: std::fmt::Debug + 'static {
     fn kill(&self) -> io::Result<()>;
     /// Stops the whole tree where it stands, on its way to being released.
     fn halt(&self) -> io::Result<()>;
-    /// Has the tree stand still where [`Machine::freeze`] does not reach it.
-    fn stand_still(&self) -> impl Future<Output = io::Result<()>>;
-    /// Has it go on, where [`Machine::thaw`] does not reach it.
-    fn go_on(&self) -> io::Result<()>;
     /// Resolves when all that a tree that stands still wrote is in the journal.
     fn move_output(&self) -> impl Future<Output = io::Result<()>>;
     /// Sends a signal as a user means it: a terminal's INT, QUIT and WINCH go to the foreground.

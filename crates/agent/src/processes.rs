@@ -48,7 +48,7 @@ use crate::{
     log,
     machine::{AdoptOrder, Adopted, Attempt, Ended, Machine, SpawnOrder, StartFailure},
     process::{
-        self, AttemptKey, ExecOutcome, OutputSink, Pump, SinkError, SourceEnd, SourceId,
+        self, AttemptKey, Crowd, ExecOutcome, OutputSink, Pump, SinkError, SourceEnd, SourceId,
         SpawnRequest, Spawner,
         cgroup::{self, Frozen, WorkloadCgroups},
         exit,
@@ -73,6 +73,7 @@ pub(crate) struct Processes {
     spawner: Spawner,
     pump: Pump,
     cgroups: WorkloadCgroups,
+    crowd: Crowd,
     workplace: Workplace,
     /// The sandbox's own variables, on top of the workplace's: those of the launch until the
     /// server says others.
@@ -162,6 +163,7 @@ impl Processes {
             spawner,
             pump,
             cgroups,
+            crowd,
             attempts,
             others,
             exits,
@@ -189,6 +191,7 @@ impl Processes {
             spawner,
             pump,
             cgroups,
+            crowd,
             workplace: Workplace::of(&config, root),
             env: RefCell::new(config.env),
             found: RefCell::new(found),
@@ -221,6 +224,9 @@ impl Processes {
 
     async fn until_it_stands_still(&self) -> io::Result<()> {
         let Some(events) = self.cgroups.events()? else {
+            while !self.crowd.stop_running()? {
+                sleep(STOP_WALK_PAUSE).await;
+            }
             return Ok(());
         };
         let events = sys::watch(Arc::new(events), Interest::PRIORITY)?;
@@ -433,13 +439,7 @@ impl Machine for Processes {
     }
 
     async fn freeze(&self) -> io::Result<()> {
-        if !self.cgroups.set_frozen(Frozen::Yes)? {
-            // What no session could be opened for is stopped too; the others have drivers.
-            for attempt in self.found.borrow().values() {
-                attempt.cgroup.stop_running(attempt.outer_pid)?;
-            }
-            return Ok(());
-        }
+        self.cgroups.set_frozen(Frozen::Yes)?;
         timeout(FREEZE_WAIT, self.until_it_stands_still())
             .await
             .unwrap_or_else(|_| {
@@ -449,12 +449,10 @@ impl Machine for Processes {
     }
 
     fn thaw(&self) -> io::Result<()> {
-        if !self.cgroups.set_frozen(Frozen::No)? {
-            for attempt in self.found.borrow().values() {
-                attempt.cgroup.continue_all(attempt.outer_pid)?;
-            }
+        if self.cgroups.set_frozen(Frozen::No)? {
+            return Ok(());
         }
-        Ok(())
+        self.crowd.go_on()
     }
 }
 
@@ -780,27 +778,6 @@ impl Attempt for Process {
 
     fn halt(&self) -> io::Result<()> {
         self.signal_all(SIGSTOP)
-    }
-
-    async fn stand_still(&self) -> io::Result<()> {
-        if self.has_group() || self.is_reaped.get() {
-            return Ok(());
-        }
-        let until = Instant::now() + FREEZE_WAIT;
-        while !self.attempt.borrow().cgroup.stop_running(self.outer_pid)? {
-            if Instant::now() >= until {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            sleep(STOP_WALK_PAUSE).await;
-        }
-        Ok(())
-    }
-
-    fn go_on(&self) -> io::Result<()> {
-        if self.has_group() || self.is_reaped.get() {
-            return Ok(());
-        }
-        self.attempt.borrow().cgroup.continue_all(self.outer_pid)
     }
 
     async fn move_output(&self) -> io::Result<()> {

@@ -15,7 +15,6 @@ use super::Driver;
 use crate::{
     journal::JournalError,
     limits::{FREEZE_WAIT, START_FREEZE_WAIT},
-    log,
     machine::{Attempt, Machine, StartFailure},
 };
 
@@ -31,9 +30,6 @@ pub(crate) enum Hindrance {
     /// The disk has no room for what must be written first.
     #[error("no space left for its journal")]
     NoSpace,
-    /// Its processes could not be stopped.
-    #[error("its processes do not stand still: {0}")]
-    Processes(io::Error),
     /// What its processes wrote could not be read.
     #[error("its output can't be read: {0}")]
     Output(io::Error),
@@ -84,13 +80,8 @@ impl<M: Machine> Driver<M> {
         if self.latched.is_some() {
             return Ok(());
         }
-        let current = self.current.as_ref().map(|current| &current.attempt);
-        for attempt in self.leftovers.iter().chain(current) {
-            let still = attempt.stand_still().await;
-            still.map_err(Hindrance::Processes)?;
-        }
-        if let Some(attempt) = current {
-            let moved = timeout(FREEZE_WAIT, attempt.move_output()).await;
+        if let Some(current) = &self.current {
+            let moved = timeout(FREEZE_WAIT, current.attempt.move_output()).await;
             moved
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
                 .map_err(Hindrance::Output)?;
@@ -102,12 +93,6 @@ impl<M: Machine> Driver<M> {
     }
 
     pub(super) async fn go_on(&mut self, to: oneshot::Sender<()>) -> Result<(), JournalError> {
-        let current = self.current.as_ref().map(|current| &current.attempt);
-        for attempt in self.leftovers.iter().chain(current) {
-            if let Err(error) = attempt.go_on() {
-                log::warn(format_args!("{}: it does not go on: {error}", self.id));
-            }
-        }
         let resumed = match self.latched {
             Some(_) => Ok(()),
             None => self.resume().await,

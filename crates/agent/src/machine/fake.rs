@@ -292,16 +292,6 @@ impl Attempt for FakeProcess {
         Ok(())
     }
 
-    async fn stand_still(&self) -> io::Result<()> {
-        self.0.say("still");
-        Ok(())
-    }
-
-    fn go_on(&self) -> io::Result<()> {
-        self.0.say("go on");
-        Ok(())
-    }
-
     async fn move_output(&self) -> io::Result<()> {
         Ok(())
     }

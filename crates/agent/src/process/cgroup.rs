@@ -15,7 +15,10 @@ use std::{
 use outlive_core::event::Oom;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, mkdirat, openat, unlinkat};
 
-use super::attempt::AttemptKey;
+use super::{
+    attempt::AttemptKey,
+    crowd::{attempt_pids, open_pidfd, signal_each},
+};
 use crate::{keeper::Kept, sys};
 
 /// Name in the keeper of the workload's group on cgroup2.
@@ -27,9 +30,6 @@ pub const WORKLOAD_MEMORY: &str = "cgroup/memory";
 pub const WORKLOAD_PIDS: &str = "cgroup/pids";
 /// Name in the keeper of the workload's group of the version 1 cpu controller.
 pub const WORKLOAD_CPU: &str = "cgroup/cpu";
-
-const SIGCONT: u8 = 18;
-const SIGSTOP: u8 = 19;
 
 /// The groups of a sandbox's workload.
 #[derive(Debug, Default)]
@@ -161,7 +161,8 @@ pub struct AttemptCgroup {
 pub enum Reach {
     /// Every process of the attempt.
     Group,
-    /// Those of the leader's session and process group; there is no group to do better.
+    /// Those of the leader's session and process group, and what they started; there is no group to
+    /// do better.
     Session,
 }
 
@@ -211,7 +212,7 @@ impl AttemptCgroup {
                 let events = read_file(group.as_fd(), "cgroup.events")?;
                 Ok(value_of(&events, "populated") != Some(0))
             }
-            None => Ok(!session_pids(leader)?.is_empty()),
+            None => Ok(!attempt_pids(leader)?.is_empty()),
         }
     }
 
@@ -219,7 +220,7 @@ impl AttemptCgroup {
     pub fn pids(&self, leader: u32) -> io::Result<Vec<u32>> {
         match &self.unified {
             Some(group) => pids_below(group.as_fd()),
-            None => session_pids(leader),
+            None => attempt_pids(leader),
         }
     }
 
@@ -231,53 +232,8 @@ impl AttemptCgroup {
             Some(_) => Reach::Group,
             None => Reach::Session,
         };
-        self.signal_each(leader, &self.pids(leader)?, signal)?;
+        signal_each(&self.pids(leader)?, || self.pids(leader), signal)?;
         Ok(reach)
-    }
-
-    /// Signals these of its processes, in this order.
-    fn signal_each(&self, leader: u32, pids: &[u32], signal: u8) -> io::Result<()> {
-        let mut targets = Vec::new();
-        for pid in pids {
-            targets.extend(open_pidfd(*pid)?.map(|fd| (pid, fd)));
-        }
-        // An id that was reused between the list and the pidfd isn't in the second list.
-        let still = self.pids(leader)?;
-        for (pid, pidfd) in &targets {
-            if !still.contains(pid) {
-                continue;
-            }
-            match sys::pidfd_signal(pidfd.as_fd(), signal) {
-                Ok(()) => {}
-                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {} // It is gone.
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
-    }
-
-    /// Where no group does it: stops what runs of the attempt. `true`: nothing did.
-    ///
-    /// A process may have forked before its stop reached it, so ask until nothing runs.
-    pub fn stop_running(&self, leader: u32) -> io::Result<bool> {
-        let running: Vec<u32> = session_members(leader)?
-            .into_iter()
-            .filter(|member| !matches!(member.state, 'T' | 't'))
-            .map(|member| member.pid)
-            .collect();
-        if running.is_empty() {
-            return Ok(true);
-        }
-        self.signal_each(leader, &running, SIGSTOP)?;
-        Ok(false)
-    }
-
-    /// Where no group does it: continues the attempt, children before their parents, so that none
-    /// of them finds a child stopped.
-    pub fn continue_all(&self, leader: u32) -> io::Result<()> {
-        let mut pids = session_pids(leader)?;
-        pids.reverse();
-        self.signal_each(leader, &pids, SIGCONT)
     }
 
     /// Kills every process of the attempt, frozen ones too.
@@ -332,20 +288,6 @@ pub(crate) fn kill_dir(group: BorrowedFd<'_>) -> io::Result<()> {
                 }
             }
         }
-    }
-}
-
-fn open_pidfd(pid: u32) -> io::Result<Option<OwnedFd>> {
-    let Some(pid) = i32::try_from(pid)
-        .ok()
-        .and_then(rustix::process::Pid::from_raw)
-    else {
-        return Ok(None);
-    };
-    match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
-        Ok(fd) => Ok(Some(fd)),
-        Err(rustix::io::Errno::SRCH) => Ok(None),
-        Err(e) => Err(e.into()),
     }
 }
 
@@ -458,43 +400,4 @@ pub(crate) fn remove_dir(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
         Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
         Err(e) => Err(e.into()),
     }
-}
-
-fn session_pids(leader: u32) -> io::Result<Vec<u32>> {
-    let members = session_members(leader)?;
-    Ok(members.into_iter().map(|member| member.pid).collect())
-}
-
-/// A process of an attempt without a group.
-struct Member {
-    pid: u32,
-    /// As `/proc/PID/stat` says: `T` and `t` are stopped.
-    state: char,
-}
-
-/// Living processes whose session or process group is the leader's, by a walk over `/proc`.
-fn session_members(leader: u32) -> io::Result<Vec<Member>> {
-    let mut members = Vec::new();
-    for entry in std::fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(|n| n.parse::<u32>().ok()) else {
-            continue;
-        };
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
-            continue; // It ended while we looked.
-        };
-        let Some((_, rest)) = stat.rsplit_once(')') else {
-            continue;
-        };
-        let fields: Vec<&str> = rest.split_whitespace().collect();
-        let [state, _parent, group, session, ..] = fields.as_slice() else {
-            continue;
-        };
-        let leads = |text: &str| text.parse() == Ok(leader);
-        if (leads(group) || leads(session)) && *state != "Z" && *state != "X" {
-            let state = state.chars().next().unwrap_or('?');
-            members.push(Member { pid, state });
-        }
-    }
-    Ok(members)
 }

@@ -15,6 +15,7 @@
 
 pub mod cgroup;
 pub(crate) mod child;
+mod crowd;
 pub mod exit;
 pub(crate) mod fence;
 mod filter;
@@ -27,5 +28,6 @@ pub mod spawn;
 mod attempt;
 
 pub use attempt::{Attempt, AttemptKey, Recovered, Source, recover};
+pub use crowd::Crowd;
 pub use pump::{OutputSink, Pump, SinkError, SourceEnd, SourceId};
 pub use spawn::{ExecOutcome, Gate, SpawnError, SpawnRequest, Spawned, Spawner, StartStage};

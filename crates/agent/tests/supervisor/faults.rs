@@ -119,60 +119,6 @@ fn variables_of_the_sandbox_reach_the_next_attempts() {
     assert_eq!(sandbox.output(&id, Stream::Stdout), b"none 3 none\n");
 }
 
-/// A small disk of its own, where the test may mount one.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn mount(bytes: u64) -> Option<Self> {
-        let directory = tempfile::tempdir().unwrap();
-        let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
-        let flags = rustix::mount::MountFlags::empty();
-        rustix::mount::mount(
-            "tmpfs",
-            directory.path(),
-            "tmpfs",
-            flags,
-            options.as_c_str(),
-        )
-        .ok()?;
-        Some(Self(directory))
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
-    }
-}
-
-#[test]
-fn a_full_disk_makes_the_workload_wait_and_nothing_is_lost() {
-    // Without the right to mount one there is no small disk to fill; as root there is.
-    let Some(disk) = SmallDisk::mount(8 * 1024 * 1024) else {
-        assert!(!rustix::process::geteuid().is_root());
-        return;
-    };
-    let sandbox = Sandbox::launch_in(disk.0.path());
-    let filler = disk.0.path().join("filler");
-    fs::write(&filler, vec![1; 5 * 1024 * 1024]).unwrap();
-    let script = "i=0; while [ $i -lt 100 ]; do head -c 40000 /dev/zero; i=$((i+1)); done; exit 9";
-    let id = sandbox.create(sh(script));
-    eventually("the disk is full", || {
-        let free = rustix::fs::statvfs(disk.0.path()).unwrap().f_bavail;
-        (free < 20).then_some(())
-    });
-    pause(Duration::from_millis(300));
-    assert_eq!(sandbox.session(&id).phase(), Phase::Running);
-    // Others can still be stopped: there is a reserve.
-    let other = sandbox.list()[0].id().clone();
-    assert_eq!(other, id);
-    fs::remove_file(&filler).unwrap();
-    let session = sandbox.wait_for(&id, &[Phase::Exited]);
-    assert_eq!(status(&session), ExitStatus::Code(9));
-    assert_eq!(sandbox.output(&id, Stream::Stdout).len(), 4_000_000);
-    sandbox.set_desired(&id, DesiredState::Stopped);
-}
-
 #[test]
 fn a_killed_keeper_loses_processes_and_no_event() {
     let mut sandbox = Sandbox::launch();
@@ -214,5 +160,62 @@ fn a_session_costs_three_syncs_from_its_creation_to_its_deletion() {
         assert_eq!(sandbox.call(&Request::Delete(id)), Outcome::Done);
         let spent = syncs() - before;
         assert!((2..=most).contains(&spent), "{script}: {spent} syncs");
+    }
+}
+
+/// What takes root. The test command tells the rest as an ordinary user.
+#[cfg(feature = "privileged")]
+mod as_root {
+    use super::*;
+
+    /// A small disk of its own; mounting one takes root.
+    struct SmallDisk(tempfile::TempDir);
+
+    impl SmallDisk {
+        fn mount(bytes: u64) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+            let flags = rustix::mount::MountFlags::empty();
+            rustix::mount::mount(
+                "tmpfs",
+                directory.path(),
+                "tmpfs",
+                flags,
+                options.as_c_str(),
+            )
+            .unwrap();
+            Self(directory)
+        }
+    }
+
+    impl Drop for SmallDisk {
+        fn drop(&mut self) {
+            rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_full_disk_makes_the_workload_wait_and_nothing_is_lost() {
+        let disk = SmallDisk::mount(8 * 1024 * 1024);
+        let sandbox = Sandbox::launch_in(disk.0.path());
+        let filler = disk.0.path().join("filler");
+        fs::write(&filler, vec![1; 5 * 1024 * 1024]).unwrap();
+        let script =
+            "i=0; while [ $i -lt 100 ]; do head -c 40000 /dev/zero; i=$((i+1)); done; exit 9";
+        let id = sandbox.create(sh(script));
+        eventually("the disk is full", || {
+            let free = rustix::fs::statvfs(disk.0.path()).unwrap().f_bavail;
+            (free < 20).then_some(())
+        });
+        pause(Duration::from_millis(300));
+        assert_eq!(sandbox.session(&id).phase(), Phase::Running);
+        // Others can still be stopped: there is a reserve.
+        let other = sandbox.list()[0].id().clone();
+        assert_eq!(other, id);
+        fs::remove_file(&filler).unwrap();
+        let session = sandbox.wait_for(&id, &[Phase::Exited]);
+        assert_eq!(status(&session), ExitStatus::Code(9));
+        assert_eq!(sandbox.output(&id, Stream::Stdout).len(), 4_000_000);
+        sandbox.set_desired(&id, DesiredState::Stopped);
     }
 }

@@ -106,22 +106,6 @@ fn floods_go_on_where_they_stood_still_byte_by_byte() {
     freeze_floods(&Sandbox::launch());
 }
 
-#[test]
-fn floods_in_namespaces_go_on_where_they_stood_still() {
-    // What needs root is told to root only; the test command runs as root.
-    if let Some(sandbox) = Sandbox::launch_apart() {
-        freeze_floods(&sandbox);
-    }
-}
-
-#[test]
-fn floods_without_control_groups_go_on_where_they_stood_still() {
-    if let Some(sandbox) = Sandbox::launch_without_groups() {
-        assert!(sandbox.health().freezes_by_signal);
-        freeze_floods(&sandbox);
-    }
-}
-
 fn freeze_floods(sandbox: &Sandbox) {
     let mut spec = sh(COUNT);
     spec.event_retention.max_bytes = Some(1 << 30);
@@ -152,9 +136,6 @@ fn freeze_floods(sandbox: &Sandbox) {
 #[test]
 fn what_is_frozen_gets_no_cpu() {
     no_cpu(&Sandbox::launch());
-    if let Some(sandbox) = Sandbox::launch_without_groups() {
-        no_cpu(&sandbox);
-    }
 }
 
 fn no_cpu(sandbox: &Sandbox) {
@@ -236,11 +217,7 @@ fn the_list_while_frozen_is_the_list_before() {
 
 #[test]
 fn a_supervisor_killed_while_frozen_is_followed_by_one_that_does_not_thaw() {
-    let sandbox = Sandbox::launch();
-    outlives_supervisors(&sandbox);
-    if let Some(sandbox) = Sandbox::launch_without_groups() {
-        outlives_supervisors(&sandbox);
-    }
+    outlives_supervisors(&Sandbox::launch());
 }
 
 fn outlives_supervisors(sandbox: &Sandbox) {
@@ -362,4 +339,80 @@ fn a_session_that_ended_leaves_its_descendants_their_output_over_a_freeze() {
     let session = sandbox.wait_for(&id, &[Phase::Exited]);
     assert_eq!(status(&session), ExitStatus::Code(3));
     assert_eq!(sandbox.output(&id, Stream::Stdout), b"late\n");
+}
+
+/// What takes root. The test command tells the rest as an ordinary user.
+#[cfg(feature = "privileged")]
+mod as_root {
+    use super::*;
+
+    /// The one process whose words contain this.
+    fn process_with(mark: &str) -> u32 {
+        eventually(mark, || {
+            let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+                let pid = entry.unwrap().file_name().to_str()?.parse::<u32>().ok()?;
+                let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                let words = String::from_utf8_lossy(&words).into_owned();
+                words.contains(mark).then_some(pid)
+            });
+            match pids.collect::<Vec<_>>().as_slice() {
+                [pid] => Some(*pid),
+                _ => None,
+            }
+        })
+    }
+
+    #[test]
+    fn floods_in_namespaces_go_on_where_they_stood_still() {
+        freeze_floods(&Sandbox::launch_apart());
+    }
+
+    #[test]
+    fn floods_without_control_groups_go_on_where_they_stood_still() {
+        let sandbox = Sandbox::launch_without_groups();
+        assert!(sandbox.health().freezes_by_signal);
+        freeze_floods(&sandbox);
+    }
+
+    #[test]
+    fn what_is_frozen_without_control_groups_gets_no_cpu() {
+        no_cpu(&Sandbox::launch_without_groups());
+    }
+
+    // Where no control group held a daemon, a freeze reached its leader's session and process group
+    // only, and the daemon went on.
+    #[test]
+    fn daemons_without_control_groups_stand_still_too() {
+        let sandboxes = [
+            Sandbox::launch_without_groups(),
+            Sandbox::launch_apart_without_groups(),
+        ];
+        for (number, sandbox) in sandboxes.into_iter().enumerate() {
+            assert!(sandbox.health().freezes_by_signal);
+            let mark = format!("daemon-{}-{number}", std::process::id());
+            // Orphan of a subshell that ended, in a session of its own, with a child in another.
+            let id = sandbox.create(sh(&format!(
+                "(setsid sh -c 'setsid sh -c \"while :; do :; done\" child-of-{mark} & \
+                    while :; do (true); done' the-{mark} &); exec sleep 600"
+            )));
+            let daemons = [
+                process_with(&format!("the-{mark}")),
+                process_with(&format!("child-of-{mark}")),
+            ];
+            sandbox.freeze();
+            let before = daemons.map(turns_of);
+            work(Duration::from_millis(100));
+            assert_eq!(daemons.map(turns_of), before);
+            sandbox.thaw();
+            for (pid, before) in daemons.into_iter().zip(before) {
+                eventually("it runs", || (turns_of(pid) != before).then_some(()));
+            }
+            assert_eq!(sandbox.session(&id).phase(), Phase::Running);
+        }
+    }
+
+    #[test]
+    fn a_supervisor_killed_while_frozen_by_signal_is_followed_by_one_that_does_not_thaw() {
+        outlives_supervisors(&Sandbox::launch_without_groups());
+    }
 }

@@ -4,6 +4,7 @@
 
 mod faults;
 mod freezing;
+#[cfg(feature = "privileged")]
 #[expect(unreachable_pub, reason = "shared with other test programs")]
 #[path = "../common/image.rs"]
 mod image;

@@ -13,7 +13,7 @@ use std::{
 use outlive_api::{
     agent::{Outcome, Request, Write as InputWrite},
     launch::{
-        CopiedSessions, IdRange, Image, LaunchConfig, LaunchOutcome, Launched, Limits, NetworkMode,
+        CopiedSessions, Image, LaunchConfig, LaunchOutcome, Launched, Limits, NetworkMode,
         RuntimeKind, User,
     },
     record,
@@ -26,7 +26,19 @@ use outlive_core::{
 };
 use outlive_journal::{Reader, Record};
 
-use crate::{image, link::Link};
+#[cfg(feature = "privileged")]
+use crate::image;
+use crate::link::Link;
+
+/// Starts a program where no control groups are to be seen.
+#[cfg(feature = "privileged")]
+const NO_GROUPS: [&str; 5] = [
+    "unshare",
+    "--mount",
+    "sh",
+    "-c",
+    "mount -t tmpfs none /sys/fs/cgroup && exec \"$0\" \"$@\"",
+];
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -107,39 +119,42 @@ impl Sandbox {
         Self::launch_in(&std::env::temp_dir())
     }
 
-    /// In namespaces of its own, where that is allowed: for root.
-    pub(crate) fn launch_apart() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            return None;
-        }
+    /// In namespaces of its own.
+    #[cfg(feature = "privileged")]
+    pub(crate) fn launch_apart() -> Self {
+        Self::apart(&[])
+    }
+
+    #[cfg(feature = "privileged")]
+    fn apart(wrapper: &[&str]) -> Self {
         let slot = 21_000 + u16::try_from(NEXT.load(Ordering::Relaxed)).unwrap();
-        Some(Self::launch_with(&std::env::temp_dir(), |config| {
+        Self::launch_by(wrapper, &std::env::temp_dir(), |config| {
             config.runtime = RuntimeKind::Namespace;
             let layer = image::host(config.runtime, Path::new(&config.directory));
             config.image = Image::Host { layer };
-            config.ids = IdRange::of_slot(slot + u16::try_from(std::process::id() % 5000).unwrap());
+            config.ids = outlive_api::launch::IdRange::of_slot(
+                slot + u16::try_from(std::process::id() % 5000).unwrap(),
+            );
             config.network = NetworkMode::None;
             "box".clone_into(&mut config.hostname);
-        }))
+        })
     }
 
     /// In a new folder of this one.
     pub(crate) fn launch_in(parent: &Path) -> Self {
-        Self::launch_with(parent, |_| {})
+        Self::launch_by(&[], parent, |_| {})
     }
 
     /// Where no control group can be made; hiding them takes root.
-    pub(crate) fn launch_without_groups() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            return None;
-        }
-        let hide = "mount -t tmpfs none /sys/fs/cgroup && exec \"$0\" \"$@\"";
-        let wrapper = ["unshare", "--mount", "sh", "-c", hide];
-        Some(Self::launch_by(&wrapper, &std::env::temp_dir(), |_| {}))
+    #[cfg(feature = "privileged")]
+    pub(crate) fn launch_without_groups() -> Self {
+        Self::launch_by(&NO_GROUPS, &std::env::temp_dir(), |_| {})
     }
 
-    fn launch_with(parent: &Path, change: impl FnOnce(&mut LaunchConfig)) -> Self {
-        Self::launch_by(&[], parent, change)
+    /// In namespaces of its own, where no control group can be made.
+    #[cfg(feature = "privileged")]
+    pub(crate) fn launch_apart_without_groups() -> Self {
+        Self::apart(&NO_GROUPS)
     }
 
     fn launch_by(wrapper: &[&str], parent: &Path, change: impl FnOnce(&mut LaunchConfig)) -> Self {

@@ -60,18 +60,6 @@ fn a_flood_through_a_terminal_survives_kills_byte_by_byte() {
     flood("seq 1 300000; exit 7", true, 12, 12);
 }
 
-#[test]
-fn floods_in_namespaces_survive_kills_byte_by_byte() {
-    // What needs root is told to root only; the test command runs as root.
-    for tty in [false, true] {
-        let Some(sandbox) = Sandbox::launch_apart() else {
-            return;
-        };
-        let lines = if tty { 200_000 } else { 2_000_000 };
-        flood_in(&sandbox, &format!("seq 1 {lines}; exit 7"), tty, 15, 3);
-    }
-}
-
 fn flood(script: &str, tty: bool, kills: u64, seed: u64) {
     flood_in(&Sandbox::launch(), script, tty, kills, seed);
 }
@@ -119,24 +107,6 @@ fn flood_in(sandbox: &Sandbox, script: &str, tty: bool, kills: u64, seed: u64) {
     assert!(output == expected.as_bytes(), "the bytes differ");
     check_seqs(sandbox, &id);
     assert!(killed > 0);
-}
-
-// case S13 at the supervisor, in namespaces: exact codes while orphans die
-#[test]
-fn codes_are_exact_in_namespaces() {
-    let Some(sandbox) = Sandbox::launch_apart() else {
-        return;
-    };
-    let ids: Vec<_> = (1..=40)
-        .map(|code| sandbox.create(sh(&format!("(sleep 0.05 &) ; (sleep 0.01 &); exit {code}"))))
-        .collect();
-    for (code, id) in (1..=40).zip(&ids) {
-        let session = sandbox.wait_for(id, &[Phase::Exited]);
-        assert_eq!(status(&session), ExitStatus::Code(code));
-        if code % 10 == 0 {
-            sandbox.kill_supervisor();
-        }
-    }
 }
 
 // case S15
@@ -405,4 +375,37 @@ fn unsure_inputs_stay_unsure_over_every_crash() {
     });
     sandbox.wait_for(&id, &[Phase::Stopped]);
     assert!(!note.join("unsettled").exists());
+}
+
+/// What takes root. The test command tells the rest as an ordinary user.
+#[cfg(feature = "privileged")]
+mod as_root {
+    use super::*;
+
+    #[test]
+    fn floods_in_namespaces_survive_kills_byte_by_byte() {
+        for tty in [false, true] {
+            let sandbox = Sandbox::launch_apart();
+            let lines = if tty { 200_000 } else { 2_000_000 };
+            flood_in(&sandbox, &format!("seq 1 {lines}; exit 7"), tty, 15, 3);
+        }
+    }
+
+    // case S13 at the supervisor, in namespaces: exact codes while orphans die
+    #[test]
+    fn codes_are_exact_in_namespaces() {
+        let sandbox = Sandbox::launch_apart();
+        let ids: Vec<_> = (1..=40)
+            .map(|code| {
+                sandbox.create(sh(&format!("(sleep 0.05 &) ; (sleep 0.01 &); exit {code}")))
+            })
+            .collect();
+        for (code, id) in (1..=40).zip(&ids) {
+            let session = sandbox.wait_for(id, &[Phase::Exited]);
+            assert_eq!(status(&session), ExitStatus::Code(code));
+            if code % 10 == 0 {
+                sandbox.kill_supervisor();
+            }
+        }
+    }
 }
