@@ -41,6 +41,8 @@ struct Kept {
     frozen: bool,
     /// So many freezes are refused from now on.
     freezes_refused: u32,
+    /// It reads calls and answers none.
+    hangs: bool,
 }
 
 #[derive(Debug)]
@@ -144,6 +146,11 @@ impl FakeAgent {
         self.shared.kept().freezes_refused = count;
     }
 
+    /// From now on it reads calls and answers none.
+    pub fn hang(&self) {
+        self.shared.kept().hangs = true;
+    }
+
     /// Returns once it was asked to leave.
     pub async fn released(&self) {
         self.shared.left.notified().await;
@@ -196,6 +203,9 @@ async fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
 
 fn answers(request: &Request, shared: &Shared) -> Vec<Outcome> {
     let mut kept = shared.kept();
+    if kept.hangs {
+        return Vec::new();
+    }
     match request {
         Request::Watch => {
             let mut named: Vec<_> = kept

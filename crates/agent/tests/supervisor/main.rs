@@ -11,5 +11,6 @@ mod image;
 mod inputs;
 mod link;
 mod sessions;
+mod slow;
 mod supervised;
 mod takeover;

@@ -91,7 +91,7 @@ fn sandbox() -> SandboxId {
     SandboxId::from_bits(7)
 }
 
-fn session() -> SessionId {
+pub(crate) fn session() -> SessionId {
     SessionId::from_bits(9)
 }
 
@@ -135,7 +135,7 @@ fn bind_in(state: &std::path::Path) -> (FakeAgent, std::fs::File) {
     (fake, dir)
 }
 
-fn create() -> Request {
+pub(crate) fn create() -> Request {
     let spec = RawSpec {
         command: Some(vec!["true".to_owned()]),
         ..RawSpec::default()

@@ -16,6 +16,7 @@ use outlive_api::{agent::Request, launch::Copied};
 use outlive_core::{
     id::{Generation, SandboxId, SessionId},
     sandbox::{Desired, Observed, ReleaseWhy},
+    session::Rejection,
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -25,7 +26,10 @@ use super::{
     config::{ConfigChange, SandboxConfig},
 };
 use crate::{
-    agents::keeper::Keeper,
+    agents::{
+        keeper::Keeper,
+        tests::{create, session},
+    },
     clock,
     runtime::{
         Capabilities, Disk, Progress, Runtime, RuntimeError, RuntimeFuture, Start,
@@ -258,11 +262,17 @@ struct Server {
 
 impl Server {
     fn start(host: &Arc<FakeHost>, crash: Arc<Crash>) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.worker_threads(2);
+        Self::start_on(runtime, host, crash)
+    }
+
+    fn start_on(
+        mut runtime: tokio::runtime::Builder,
+        host: &Arc<FakeHost>,
+        crash: Arc<Crash>,
+    ) -> Self {
+        let runtime = runtime.enable_all().build().unwrap();
         let store = runtime
             .block_on(SqliteStore::open(&host.dir().join("outlive.db")))
             .unwrap();
@@ -290,6 +300,12 @@ impl Server {
 
     fn sound(host: &Arc<FakeHost>) -> Self {
         Self::start(host, Crash::at(usize::MAX))
+    }
+
+    /// One whose time a story can hold.
+    fn alone(host: &Arc<FakeHost>) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        Self::start_on(runtime, host, Crash::at(usize::MAX))
     }
 
     /// Runs a story to its end, or to the crash.
@@ -488,6 +504,32 @@ fn a_frozen_sandbox_is_read_as_it_stands_and_woken_by_what_changes_it() {
     let sandbox = server.settle().pop().unwrap();
     assert_eq!(sandbox.record().state.observed, Observed::Frozen);
     assert!(stage.host.agent(&id).unwrap().is_frozen());
+    server.kill();
+}
+
+// A supervisor that hung held up every look at its sessions, though their files could answer.
+#[test]
+fn a_supervisor_that_does_not_answer_holds_a_look_up_for_ten_seconds() {
+    let stage = Stage::set();
+    let server = Server::alone(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        let agent = stage.host.agent(&sandbox.record().id).unwrap();
+        sandbox.call(create()).await.unwrap();
+        assert_eq!(sandbox.list().await.unwrap().len(), 1);
+        agent.hang();
+        tokio::time::pause();
+        let from = tokio::time::Instant::now();
+        // This supervisor has a session that no file knows.
+        assert_eq!(sandbox.list().await.unwrap(), vec![]);
+        assert_eq!(from.elapsed().as_secs(), 10);
+        let error = sandbox.view(&session()).await.unwrap_err();
+        assert!(
+            matches!(error, CallError::Rejected(Rejection::NotFound)),
+            "{error:?}"
+        );
+        assert_eq!(from.elapsed().as_secs(), 20);
+    });
     server.kill();
 }
 
