@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
-use crate::run::Program;
+use crate::run::{Program, repository};
 use crate::suites::{self, Length};
 
 /// One part of the test command.
@@ -83,7 +83,9 @@ impl Stage {
             Self::Format => "the code is formatted",
             Self::Lint => "clippy finds nothing",
             Self::Doc => "the documentation builds without a warning",
-            Self::Rust => "unit and integration tests of the workspace, privileged ones as root",
+            Self::Rust => {
+                "tests of the workspace: an ordinary user's without a network, root's as root"
+            }
             Self::Build => "the binaries that all suites below drive",
             Self::Python => "the vendor's Python client through the whole supervised dialect",
             Self::Typescript => "the vendor's TypeScript client, the same stories",
@@ -179,7 +181,8 @@ fn cargo<const N: usize>(args: [&str; N]) -> Result<Option<String>> {
     Program::cargo().args(args).run().map(|()| None)
 }
 
-/// The workspace's tests. What needs root is behind the feature `privileged` of its package.
+/// The workspace's tests. What needs root is behind the feature `privileged` of its package; as root
+/// the rest runs as an ordinary user without a network, for that is what `cargo test` promises.
 fn rust_tests(place: Place) -> Result<Option<String>> {
     let root = rustix::process::geteuid().is_root();
     if !root && place == Place::Ci {
@@ -193,13 +196,13 @@ fn rust_tests(place: Place) -> Result<Option<String>> {
         ));
     }
     suites::debian_packages()?;
-    let features = privileged_features()?;
-    if features.is_empty() {
-        test
-    } else {
-        test.args(["--features", &features])
-    }
-    .run()?;
+    let runner = repository().join("xtask/ordinary-user.sh");
+    test.args(["--features", &privileged_features()?])
+        .args([
+            "--config",
+            &format!("target.'cfg(all())'.runner={:?}", [runner]),
+        ])
+        .run()?;
     Ok(None)
 }
 

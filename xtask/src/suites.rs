@@ -26,7 +26,8 @@ const KILLS_LONG: u32 = 500;
 const CASE_WORKERS: &str = "4";
 
 /// Debian packages that sandboxes of the image `host` and the suites use.
-const DEBIAN_PACKAGES: [(&str, &str); 9] = [
+const DEBIAN_PACKAGES: [(&str, &str); 10] = [
+    ("/usr/bin/ip", "iproute2"),
     ("/usr/bin/perl", "perl-base"),
     ("/usr/bin/python3", "python3"),
     ("/usr/bin/ps", "procps"),

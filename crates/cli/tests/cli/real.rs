@@ -10,10 +10,13 @@ use tokio::{
 
 use crate::support::{Done, Outlive, PATIENCE, finish};
 
-/// The agent's program, built once from this workspace.
+/// The agent's program: what the test command has built, else built once from this workspace.
 fn agent() -> &'static PathBuf {
     static AGENT: OnceLock<PathBuf> = OnceLock::new();
     AGENT.get_or_init(|| {
+        if let Some(built) = std::env::var_os("OUTLIVE_TEST_AGENT") {
+            return PathBuf::from(built);
+        }
         #[expect(
             clippy::disallowed_methods,
             reason = "a build, before any test waits for it"
