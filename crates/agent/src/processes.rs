@@ -222,6 +222,23 @@ impl Processes {
         self.cgroups.unified().is_none()
     }
 
+    /// Kills what sessions left behind and no control group holds: nothing else ends it, where it is
+    /// not in a namespace that ends with the keeper.
+    pub(crate) async fn kill_rest(&self) -> io::Result<()> {
+        if !self.freezes_by_signal() {
+            return Ok(());
+        }
+        let all_gone = async {
+            while !self.crowd.kill()? {
+                sleep(STOP_WALK_PAUSE).await;
+            }
+            Ok(())
+        };
+        timeout(KILL_WAIT, all_gone)
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
     async fn until_it_stands_still(&self) -> io::Result<()> {
         let Some(events) = self.cgroups.events()? else {
             while !self.crowd.stop_running()? {

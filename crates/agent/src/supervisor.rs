@@ -245,6 +245,9 @@ impl Supervisor {
                 message: format!("a session was not released: {error}"),
             };
         }
+        if let Err(error) = self.around.machine.kill_rest().await {
+            log::warn(format_args!("some processes may be left: {error}"));
+        }
         match self.keeper.leave() {
             Ok(()) => {
                 self.end_soon();

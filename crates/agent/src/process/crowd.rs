@@ -17,6 +17,7 @@ use std::{
 use super::spawn::INNER_INIT;
 use crate::{keeper::Kept, sys};
 
+const SIGKILL: u8 = 9;
 const SIGCONT: u8 = 18;
 const SIGSTOP: u8 = 19;
 
@@ -58,6 +59,15 @@ impl Crowd {
         let mut pids = self.pids()?;
         pids.reverse();
         self.signal_each(&pids, SIGCONT)
+    }
+
+    /// Kills all. `true`: nobody was left.
+    ///
+    /// A process may have forked before its kill reached it, so ask until nobody is left.
+    pub fn kill(&self) -> io::Result<bool> {
+        let pids = self.pids()?;
+        self.signal_each(&pids, SIGKILL)?;
+        Ok(pids.is_empty())
     }
 
     fn signal_each(&self, pids: &[u32], signal: u8) -> io::Result<()> {

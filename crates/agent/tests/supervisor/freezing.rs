@@ -346,14 +346,14 @@ fn a_session_that_ended_leaves_its_descendants_their_output_over_a_freeze() {
 mod as_root {
     use super::*;
 
-    /// The one process whose words contain this.
-    fn process_with(mark: &str) -> u32 {
+    /// The one process whose last word is this.
+    fn process_of(mark: &str) -> u32 {
         eventually(mark, || {
             let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| {
                 let pid = entry.unwrap().file_name().to_str()?.parse::<u32>().ok()?;
                 let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
                 let words = String::from_utf8_lossy(&words).into_owned();
-                words.contains(mark).then_some(pid)
+                words.ends_with(&format!("{mark}\0")).then_some(pid)
             });
             match pids.collect::<Vec<_>>().as_slice() {
                 [pid] => Some(*pid),
@@ -396,8 +396,8 @@ mod as_root {
                     while :; do (true); done' the-{mark} &); exec sleep 600"
             )));
             let daemons = [
-                process_with(&format!("the-{mark}")),
-                process_with(&format!("child-of-{mark}")),
+                process_of(&format!("the-{mark}")),
+                process_of(&format!("child-of-{mark}")),
             ];
             sandbox.freeze();
             let before = daemons.map(turns_of);
@@ -408,6 +408,12 @@ mod as_root {
                 eventually("it runs", || (turns_of(pid) != before).then_some(()));
             }
             assert_eq!(sandbox.session(&id).phase(), Phase::Running);
+            drop(sandbox);
+            for pid in daemons {
+                eventually("it ends with its runtime", || {
+                    (!is_alive(pid)).then_some(())
+                });
+            }
         }
     }
 
