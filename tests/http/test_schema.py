@@ -48,6 +48,9 @@ def configuration(sandbox: str, session: str, restless: str, bare: str, context:
             if given:
                 lines += ["[[operations]]", f'include-name = "{method.upper()} {path}"',
                           f"parameters = {{ {', '.join(given)} }}"]
+                # A copy takes its time, and the second is like the first.
+                if method == "post" and path.endswith(("/snapshots", "/fork")):
+                    lines.append("generation.max-examples = 20")
     return "\n".join(lines) + "\n"
 
 

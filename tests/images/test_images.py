@@ -7,7 +7,7 @@ import subprocess
 import tarfile
 
 import pytest
-from outlive_testing.api import Failure, output
+from outlive_testing.api import Failure, Sandbox, output
 from outlive_testing.server import Server, wait_until
 
 from boxes import Box
@@ -116,6 +116,33 @@ def test_an_image_in_use_is_not_removed(box):
     assert list(listed) == ["host", "app:latest"] and listed["app:latest"]["sandboxes"] == 1
     sandbox.delete()
     assert box.outlive("image", "rm", "app") == {"name": "app:latest", "deleted": True}
+    assert box.layers() == set()
+
+
+def test_an_image_that_a_snapshot_needs_is_not_removed(box):
+    box.outlive("image", "import", "-", "--name", "app", data=base())
+    sandbox = box.sandbox("app")
+    run(sandbox, "echo changed > /marker; rm /data/kept")
+    snapshot = box.outlive("sandbox", "snapshot", "create", sandbox.id, "--name", "kept")
+    assert snapshot["image"] == "app:latest" and snapshot["files"] >= 1, snapshot
+    sandbox.delete()
+    refused = box.outlive("image", "rm", "app", fails=True)
+    assert refused["error"]["details"] == {
+        "reason": "image_in_use", "sandboxes": 0, "snapshots": 1}, refused
+    # Another image of the name changes nothing for what is made of the snapshot.
+    box.outlive("image", "import", "-", "--name", "app", data=tar([file("other", "x")]))
+    made = box.outlive("sandbox", "create", "--snapshot-id", "kept")
+    made = Sandbox(box.api, made["id"])
+    assert made.get()["image"] == "app:latest"
+    assert run(made, "cat /marker; ls /data") == "changed\nold\n"
+    other = box.sandbox()
+    with pytest.raises(Failure) as refused:
+        box.api.call("POST", f"{other.path}/rootfs/restore", {"snapshot_id": snapshot["id"]})
+    assert refused.value.status == 409
+    assert refused.value.error["details"]["reason"] == "other_image"
+    made.delete()
+    box.outlive("sandbox", "snapshot", "delete", "kept")
+    box.outlive("image", "rm", "app")
     assert box.layers() == set()
 
 

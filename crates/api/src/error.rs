@@ -94,6 +94,8 @@ codes! {
     NotFound = "not_found", 404;
     /// No such sandbox, in the named dialect.
     SandboxNotFound = "sandbox_not_found", 404;
+    /// No such snapshot.
+    SnapshotNotFound = "snapshot_not_found", 404;
     /// No such session in this sandbox.
     SessionNotFound = "session_not_found", 404;
     /// No such context in this sandbox.

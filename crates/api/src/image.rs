@@ -34,6 +34,9 @@ pub struct Image {
     pub size_bytes: u64,
     /// How many sandboxes use it, paused ones included.
     pub sandboxes: u64,
+    /// How many snapshots need it.
+    #[serde(default)]
+    pub snapshots: u64,
     /// Where it came from: `host`, `rootfs`, `oci`, `docker-archive`, or a registry's reference.
     pub source: String,
     /// When it was taken in; nothing for `host`.

@@ -19,6 +19,7 @@ pub mod record;
 pub mod sandbox;
 pub mod session;
 pub mod signal;
+pub mod snapshot;
 pub mod spec;
 pub mod time;
 pub mod upgrade;

@@ -19,6 +19,9 @@ pub struct CreateSandbox {
     /// The template to start from; left out, `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+    /// A snapshot whose files it starts with; its image and its template are the snapshot's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_id: Option<String>,
     /// Variables of every process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,

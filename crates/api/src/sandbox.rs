@@ -40,10 +40,10 @@ impl SandboxStatus {
 /// Body of `POST /sandboxes`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct CreateSandbox {
-    /// The template to start from.
+    /// The template to start from; with `snapshot_id`, left out is that of the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// A snapshot to start from.
+    /// A snapshot whose files it starts with, over the image that the snapshot was made on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_id: Option<String>,
     /// Settings.

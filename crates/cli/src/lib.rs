@@ -12,6 +12,7 @@
 
 pub mod args;
 pub mod attach;
+pub mod bar;
 pub mod client;
 pub mod clock;
 pub mod commands;

@@ -18,6 +18,7 @@ pub fn after(failure: &Failure, path: &str) -> Option<String> {
         "not_found" | "sandbox_not_found" if ids.sandbox.is_some() => {
             "`outlive sandbox list` shows what is there".to_owned()
         }
+        "snapshot_not_found" => "`outlive sandbox snapshot list` shows what is there".to_owned(),
         "session_not_found" => format!("`outlive session list {sandbox}` shows what is there"),
         "context_not_found" => {
             "a context lives as long as its sandbox keeps it; make a new one".to_owned()
@@ -37,6 +38,8 @@ pub fn after(failure: &Failure, path: &str) -> Option<String> {
             format!("repeat in a moment; if it is paused: `outlive sandbox resume {sandbox}`")
         }
         "unavailable" => "repeat in a moment".to_owned(),
+        // The message says what stands in the way.
+        "conflict" if reason(failure).is_some() => return None,
         "conflict" if ids.sandbox.is_some() => {
             "it is reserved or being changed; repeat when that is over".to_owned()
         }
@@ -53,6 +56,10 @@ pub fn after(failure: &Failure, path: &str) -> Option<String> {
         _ => return None,
     };
     Some(text)
+}
+
+fn reason(failure: &Failure) -> Option<&str> {
+    failure.details.as_ref()?["reason"].as_str()
 }
 
 fn expired(failure: &Failure, sandbox: &str, session: &str) -> String {

@@ -56,6 +56,11 @@ text_id!(
     "sbx-"
 );
 text_id!(
+    /// A snapshot: the files of a sandbox as of one instant. Unique in one installation.
+    SnapshotId,
+    "snap-"
+);
+text_id!(
     /// A session: the stable identity of one supervised command. Unique in its sandbox.
     SessionId,
     "ses-"

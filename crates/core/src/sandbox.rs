@@ -19,6 +19,7 @@
 //!                         ▼  │                        │     │
 //!                        frozen ──────── pause, ttl ──┴─────┘
 //!
+//!     any ── restore ► releasing, disk put back ► as it was before: starting or released
 //!     any ── delete, hard_ttl ► deleting ► (no trace)
 //! ```
 //!
@@ -28,6 +29,7 @@
 mod decide;
 mod due;
 mod facts;
+mod restore;
 mod words;
 
 use std::time::Duration;
@@ -36,7 +38,10 @@ pub use self::words::{
     AutoResume, Decision, Desired, Effect, Hold, Holds, Input, Observed, Policy, Refusal,
     ReleaseWhy, Then,
 };
-use crate::{id::Generation, time::Timestamp};
+use crate::{
+    id::{Generation, SnapshotId},
+    time::Timestamp,
+};
 
 /// What is known of a sandbox's runtime: not stored, since a new server has to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,6 +73,8 @@ pub struct Sandbox {
     pub hard_expires_at: Option<Timestamp>,
     /// What keeps it awake by request, oldest first.
     pub holds: Vec<Hold>,
+    /// The snapshot that its disk is being put back to: nothing runs before that came to its end.
+    pub restoring: Option<SnapshotId>,
     /// Whether a runtime lives. Not stored, like everything below.
     pub presence: Presence,
     /// When its runtime answered first, as far as this server knows.
@@ -95,6 +102,7 @@ pub struct Stored {
     pub expires_at: Option<Timestamp>,
     pub hard_expires_at: Option<Timestamp>,
     pub holds: Vec<Hold>,
+    pub restoring: Option<SnapshotId>,
 }
 
 impl Sandbox {
@@ -109,6 +117,7 @@ impl Sandbox {
             expires_at: policy.ttl.map(|ttl| now + ttl),
             hard_expires_at: policy.hard_ttl.map(|ttl| now + ttl),
             holds: Vec::new(),
+            restoring: None,
             presence: Presence::Absent,
             started_at: None,
             running_since: None,
@@ -141,6 +150,7 @@ impl Sandbox {
             expires_at,
             hard_expires_at,
             holds,
+            restoring,
         } = stored;
         Self {
             desired,
@@ -151,6 +161,7 @@ impl Sandbox {
             expires_at,
             hard_expires_at,
             holds,
+            restoring,
             presence: Presence::Unknown,
             started_at: None,
             running_since: None,
@@ -171,6 +182,7 @@ impl Sandbox {
             expires_at: self.expires_at,
             hard_expires_at: self.hard_expires_at,
             holds: self.holds.clone(),
+            restoring: self.restoring.clone(),
         }
     }
 
@@ -202,12 +214,13 @@ impl Sandbox {
 
     /// Whether everything that was asked for is reached.
     pub fn is_settled(&self) -> bool {
-        match self.desired {
-            Desired::Running => self.observed == Observed::Running,
-            Desired::Frozen => self.observed == Observed::Frozen,
-            Desired::Released => self.observed == Observed::Released,
-            Desired::Deleted => false,
-        }
+        let wanted = match self.desired {
+            Desired::Running => Observed::Running,
+            Desired::Frozen => Observed::Frozen,
+            Desired::Released => Observed::Released,
+            Desired::Deleted => return false,
+        };
+        self.restoring.is_none() && self.observed == wanted
     }
 
     /// When a hold ends that keeps it awake longest; nothing when none does.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  request id ► panics ► ─┬─ /healthz /readyz /metadata            no key
-//!                         └─ key ► role ► rate ─┬─ /api/v1/sandboxes, …/sessions
+//!                         └─ key ► role ► rate ─┬─ /api/v1/sandboxes, …/sessions, …-snapshots
 //!                                               ├─ /v1/sandbox
 //!                                               └─ /v1/keys, /v1/images, /v1/upgrade
 //! ```
@@ -39,7 +39,7 @@ use crate::{
     keys::{self, Keys},
     metrics::{self, Metrics, count_calls},
     openapi,
-    sandboxes::{Engine, rest},
+    sandboxes::{Engine, rest, snapshot_rest},
     upgrade::{self, Upgrades},
 };
 
@@ -61,6 +61,10 @@ pub(crate) fn app(
             rest::router()
                 .with_state(engine.clone())
                 .layer(catalog.clone()),
+        )
+        .nest(
+            "/api/v1/sandbox-rootfs-snapshots",
+            snapshot_rest::router().with_state(engine.clone()),
         )
         .nest("/v1/images", images_rest::router().with_state(images))
         .merge(supervised::router(supervised))
@@ -101,6 +105,7 @@ async fn healthz(State(engine): State<Engine>) -> impl IntoResponse {
             ("pause".to_owned(), true.into()),
             ("freeze".to_owned(), true.into()),
             ("fork".to_owned(), true.into()),
+            ("snapshots".to_owned(), true.into()),
             ("off".to_owned(), capabilities.off.into()),
         ]),
     })

@@ -1,5 +1,7 @@
 //! The routes as clients meet them, over a fake host.
 
+mod snapshots;
+
 use std::sync::Arc;
 
 use axum::{
@@ -18,6 +20,7 @@ use crate::{
     auth::Auth,
     catalog::Catalog,
     clock,
+    config::TenantLimits,
     dialect::supervised::Supervised,
     images::{ImagesDir, Library},
     keys::Keys,
@@ -30,7 +33,7 @@ use crate::{
 };
 
 struct House {
-    _host: Arc<FakeHost>,
+    host: Arc<FakeHost>,
     auth: Arc<Auth>,
     app: Router,
 }
@@ -69,7 +72,10 @@ impl House {
             host.places().clone(),
             tasks.clone(),
             stop.clone(),
-            100,
+            TenantLimits {
+                sandboxes_max: 100,
+                ..TenantLimits::default()
+            },
         );
         let auth = Arc::new(Auth::new(
             Arc::clone(&store),
@@ -83,13 +89,13 @@ impl House {
             tasks.clone(),
         );
         let images = Arc::new(ImagesDir::open(host.dir()).unwrap());
-        let library = Library::new(images, sqlite, Arc::clone(&store), CancellationToken::new());
+        let library = Library::new(images, sqlite, CancellationToken::new());
         let keys = Keys {
             auth: Arc::clone(&auth),
             store,
         };
         Self {
-            _host: host,
+            host,
             app: app(
                 engine.clone(),
                 Arc::clone(&auth),
@@ -443,7 +449,7 @@ async fn what_makes_no_sense_is_refused_by_name() {
         (json!({ "template": "other" }), "not_found"),
         (
             json!({ "template": "default", "snapshot_id": "s" }),
-            "not_implemented",
+            "snapshot_not_found",
         ),
         (config(json!({ "ttl": -1 })), "bad_request"),
         (config(json!({ "ttl": "1" })), "bad_request"),

@@ -21,6 +21,15 @@ pub(crate) struct Catalog {
     templates: Templates,
 }
 
+/// Who says which image a sandbox is made from.
+#[derive(Debug)]
+pub(crate) enum Below {
+    /// The request, else the template.
+    Chosen,
+    /// The snapshot whose files it gets.
+    Snapshot(Option<UsedImage>),
+}
+
 impl Catalog {
     /// Of these.
     pub(crate) const fn new(library: Arc<Library>, templates: Templates) -> Self {
@@ -42,6 +51,7 @@ impl Catalog {
         &self,
         template: &str,
         mut asked: wire::SandboxConfig,
+        below: Below,
     ) -> Result<SandboxConfig, ApiError> {
         let found = self.templates.get(template);
         let found =
@@ -51,14 +61,36 @@ impl Catalog {
         check(asked)?
             .over(found.settings.clone())
             .apply(&mut config);
-        config.image = match own_image.as_deref() {
+        config.image = match below {
+            Below::Chosen => self.chosen(template, own_image.as_deref()).await?,
+            Below::Snapshot(_) if own_image.is_some() => {
+                return Err(ApiError::new(
+                    ErrorCode::BadRequest,
+                    "a sandbox with the files of a snapshot has its image; leave image out",
+                ));
+            }
+            Below::Snapshot(image) => image,
+        };
+        Ok(config)
+    }
+
+    async fn chosen(
+        &self,
+        template: &str,
+        own_image: Option<&str>,
+    ) -> Result<Option<UsedImage>, ApiError> {
+        let of_template = self
+            .templates
+            .get(template)
+            .and_then(|found| found.image.as_ref());
+        Ok(match own_image {
             Some(HOST) => None,
             Some(name) => {
                 let name = ImageName::parse(name).map_err(|error| ApiError::from(&error))?;
                 let image = self.image(&name).await?;
                 Some(image.ok_or_else(|| ApiError::from(&ImageError::NotFound(name.to_string())))?)
             }
-            None => match &found.image {
+            None => match of_template {
                 None => None,
                 Some(name) => Some(self.image(name).await?.ok_or_else(|| {
                     ApiError::new(
@@ -70,8 +102,7 @@ impl Catalog {
                     )
                 })?),
             },
-        };
-        Ok(config)
+        })
     }
 
     async fn image(&self, name: &ImageName) -> Result<Option<UsedImage>, ApiError> {

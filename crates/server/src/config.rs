@@ -8,7 +8,9 @@ use std::{
 
 pub use outlive_api::launch::Cidr;
 
-use crate::limits::{REQUESTS_PER_SECOND_DEFAULT, SANDBOXES_OWNED_MAX_DEFAULT};
+use crate::limits::{
+    REQUESTS_PER_SECOND_DEFAULT, SANDBOXES_OWNED_MAX_DEFAULT, SNAPSHOTS_OWNED_MAX_DEFAULT,
+};
 pub use crate::runtime::RuntimeChoice;
 
 /// The address a server listens on unless it is told another.
@@ -42,6 +44,8 @@ pub struct Config {
 pub struct TenantLimits {
     /// Sandboxes at one time.
     pub sandboxes_max: u32,
+    /// Snapshots at one time.
+    pub snapshots_max: u32,
     /// Requests a second, averaged over a second or two.
     pub requests_per_second_max: u32,
 }
@@ -50,6 +54,7 @@ impl Default for TenantLimits {
     fn default() -> Self {
         Self {
             sandboxes_max: SANDBOXES_OWNED_MAX_DEFAULT,
+            snapshots_max: SNAPSHOTS_OWNED_MAX_DEFAULT,
             requests_per_second_max: REQUESTS_PER_SECOND_DEFAULT,
         }
     }

@@ -4,6 +4,7 @@
 //! DIR/lock         held by the server that uses the directory
 //! DIR/outlive.db   the store
 //! DIR/sandboxes/   one directory a sandbox
+//! DIR/snapshots/   one directory a snapshot
 //! DIR/images/      layers of root file systems (see [`crate::images`])
 //! DIR/admin.token  a key for the operator, 0600
 //! DIR/endpoint     the base URL; written last, so whoever sees it can call
@@ -88,6 +89,12 @@ impl DataDir {
             .mode(0o711)
             .create(&sandboxes)
             .map_err(|source| at(&sandboxes, source))?;
+        let snapshots = path.join("snapshots");
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&snapshots)
+            .map_err(|source| at(&snapshots, source))?;
         let this = Self { path, _lock: lock };
         // A stale address must not be taken for ours.
         this.remove("endpoint")?;

@@ -125,6 +125,18 @@ pub(crate) const IDS_TRIED_MAX: u32 = 64;
 /// Sandboxes of one tenant, unless the configuration says otherwise.
 pub const SANDBOXES_OWNED_MAX_DEFAULT: u32 = 1000;
 
+/// Snapshots of one tenant, unless the configuration says otherwise.
+pub const SNAPSHOTS_OWNED_MAX_DEFAULT: u32 = 1000;
+
+/// Longest description of a snapshot, bytes.
+pub(crate) const DESCRIPTION_BYTES_MAX: usize = 4096;
+
+/// Pause before a snapshot that could not be removed when its time came is tried again.
+pub(crate) const EXPIRY_RETRY: Duration = Duration::from_secs(5);
+
+/// How long a command waits for a sandbox whose disk is being copied before it is refused.
+pub(crate) const BUSY_WAIT_MAX: Duration = Duration::from_secs(5);
+
 /// Requests of one tenant a second, unless the configuration says otherwise.
 pub const REQUESTS_PER_SECOND_DEFAULT: u32 = 5000;
 
@@ -275,7 +287,7 @@ pub(crate) const IMAGE_NAME_BYTES_MAX: usize = 255;
 /// Longest tag.
 pub(crate) const IMAGE_TAG_BYTES_MAX: usize = 128;
 
-/// How often an import that is followed says how far it is.
+/// How often a long call that is followed says how far it is.
 pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long a registry may take to accept a connection.

@@ -40,6 +40,7 @@ use crate::dialect::{named, supervised};
         (name = "sessions", description = "Supervised commands of a sandbox, their events and attachments"),
         (name = "contexts", description = "One-shot commands and interpreters of a sandbox"),
         (name = "sandboxes", description = "Places with a disk, an owner and a lifetime"),
+        (name = "snapshots", description = "Files of a sandbox as of one instant"),
         (name = "named sandboxes", description = "The same places, which fall asleep and wake where they stood"),
         (name = "images", description = "What sandboxes are made from"),
         (name = "keys", description = "API keys; for admins"),
@@ -48,6 +49,8 @@ use crate::dialect::{named, supervised};
     paths(
         described::create_sandbox, described::list_sandboxes, described::get_sandbox, described::update_sandbox, described::delete_sandbox,
         described::sandbox_status, described::pause_sandbox, described::resume_sandbox, described::refresh_sandbox, described::fork_sandbox,
+        described::create_snapshot, described::list_sandbox_snapshots, described::restore_sandbox,
+        described::list_snapshots, described::get_snapshot, described::delete_snapshot,
         described::get_network, described::update_network,
         described::create_key, described::list_keys, described::revoke_key,
         described::upgrade_sandboxes,

@@ -134,7 +134,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
         places,
         tasks.clone(),
         stop.clone(),
-        config.tenant.sandboxes_max,
+        config.tenant,
     );
     let found = engine.take_up().await?;
     let listener = listen(config.listen).await?;
@@ -181,12 +181,7 @@ async fn catalog(
 ) -> Result<Catalog, ServeError> {
     let usual = data.path().join("templates.yaml");
     let templates = Templates::read(config.templates.as_deref(), &usual)?;
-    let library = Library::new(
-        Arc::clone(images),
-        Arc::<SqliteStore>::clone(&store),
-        store,
-        stop.clone(),
-    );
+    let library = Library::new(Arc::clone(images), store, stop.clone());
     library.sweep().await.map_err(|error| unusable(&error))?;
     Ok(Catalog::new(Arc::new(library), templates))
 }

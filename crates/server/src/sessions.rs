@@ -188,6 +188,17 @@ pub enum CallError {
     /// No such hold, or it ended.
     #[error("hold not found")]
     NoHold,
+    /// No such snapshot, or another tenant's.
+    #[error("snapshot not found")]
+    NoSnapshot,
+    /// Something else stands in the way: nothing happened.
+    #[error("{message}")]
+    Conflict {
+        /// A word for programs.
+        reason: &'static str,
+        /// What, and what to do.
+        message: String,
+    },
     /// The tenant has as much as it may have.
     #[error("{message}")]
     QuotaExceeded {

@@ -294,4 +294,48 @@ var lifecycleStories = []story{
 		must(t, err)
 		same(t, "sessions", len(listed), 1)
 	}},
+	{"snapshot_makes_a_sandbox_and_brings_one_back", func(t *testing.T, w *world) {
+		source := w.claim(t)
+		read := shell(t, "cat /root/kept", nil)
+		kept := func(s *sandbox) string {
+			return written(t, w.follow(t, s, w.create(t, s, read, "").ID, 0, isExit))
+		}
+		keep := func(text string) {
+			made := w.create(t, source, shell(t, "echo "+text+" > /root/kept", nil), "")
+			w.follow(t, source, made.ID, 0, isExit)
+		}
+		keep("old")
+		snapshot, err := w.client.CreateSandboxRootFSSnapshot(w.ctx, source.ID,
+			&apispec.CreateSandboxRootFSSnapshotRequest{
+				Name: apispec.NewOptString(source.ID), Description: apispec.NewOptString("before it all")})
+		must(t, err)
+		same(t, "snapshot", words(snapshot.SandboxID, snapshot.Name.Value), source.ID+" "+source.ID)
+		listed, err := w.client.ListSandboxRootFSSnapshots(w.ctx, source.ID)
+		must(t, err)
+		same(t, "snapshots", words(listed.Count, listed.Snapshots[0].ID), "1 "+snapshot.ID)
+		got, err := w.client.GetSandboxRootFSSnapshot(w.ctx, snapshot.ID)
+		must(t, err)
+		same(t, "description", got.Description.Value, "before it all")
+		check(t, got.CreatedAt.Equal(snapshot.CreatedAt), "it was created at another time")
+		keep("new")
+		w.pause(t, source)
+		restored, err := w.client.RestoreSandboxRootFS(w.ctx, source.ID,
+			apispec.RestoreSandboxRootFSRequest{SnapshotID: snapshot.ID})
+		must(t, err)
+		same(t, "restored", words(restored.SandboxID, restored.SnapshotID, restored.Status),
+			words(source.ID, snapshot.ID, "paused"))
+		w.resume(t, source)
+		same(t, "kept", kept(source), "old\n")
+		w.remove(t, source)
+		made := w.claim(t, sandbox0.WithSandboxSnapshotID(snapshot.ID))
+		defer w.remove(t, made)
+		sessions, err := made.ListSessions(w.ctx)
+		must(t, err)
+		same(t, "sessions", len(sessions), 0)
+		same(t, "kept", kept(made), "old\n")
+		_, err = w.client.DeleteSandboxRootFSSnapshot(w.ctx, snapshot.ID)
+		must(t, err)
+		_, err = w.client.GetSandboxRootFSSnapshot(w.ctx, snapshot.ID)
+		refused(t, err, 404, "snapshot_not_found")
+	}},
 }

@@ -4,7 +4,10 @@ from drive import (EVER_SECONDS, all_events, attempt, create, kinds, plain, refu
                    to_output, wait_phase, written)
 from outlive_testing.server import wait_until
 from sandbox0 import APIError
+from sandbox0.apispec.models.create_sandbox_root_fs_snapshot_request import (
+    CreateSandboxRootFSSnapshotRequest)
 from sandbox0.apispec.models.fork_sandbox_request import ForkSandboxRequest
+from sandbox0.apispec.models.restore_sandbox_root_fs_request import RestoreSandboxRootFSRequest
 from sandbox0.apispec.models.sandbox_config import SandboxConfig
 from sandbox0.apispec.models.sandbox_refresh_request import SandboxRefreshRequest
 from sandbox0.apispec.models.sandbox_update_request import SandboxUpdateRequest
@@ -209,3 +212,29 @@ def test_fork_has_the_files_and_no_sessions(client):
     assert [item.id for item in fork.list_sessions()] == [found.id]
     for sandbox in (source, fork):
         client.delete_sandbox(sandbox.id)
+
+
+def test_snapshot_makes_a_sandbox_and_brings_one_back(client):
+    source = claim(client)
+    to_exit(source, create(source, shell("echo old > /root/kept")).id)
+    snapshot = client.sandboxes.create_rootfs_snapshot(
+        source.id, CreateSandboxRootFSSnapshotRequest(name=source.id, description="before it all"))
+    assert (snapshot.sandbox_id, snapshot.name) == (source.id, source.id)
+    assert [item.id for item in client.sandboxes.list_rootfs_snapshots(source.id)] == [snapshot.id]
+    got = client.sandboxes.get_rootfs_snapshot(snapshot.id)
+    assert (got.description, got.created_at) == ("before it all", snapshot.created_at)
+    to_exit(source, create(source, shell("echo new > /root/kept")).id)
+    client.sandboxes.pause_and_wait(source.id)
+    restored = client.sandboxes.restore_rootfs(source.id, RestoreSandboxRootFSRequest(snapshot.id))
+    assert (restored.sandbox_id, restored.snapshot_id) == (source.id, snapshot.id)
+    assert restored.status.value == "paused"
+    client.sandboxes.resume_and_wait(source.id)
+    read = shell("cat /root/kept")
+    assert written(to_exit(source, create(source, read).id)) == b"old\n"
+    client.delete_sandbox(source.id)
+    made = client.sandboxes.claim("default", snapshot_id=snapshot.id)
+    assert made.list_sessions() == []
+    assert written(to_exit(made, create(made, read).id)) == b"old\n"
+    client.sandboxes.delete_rootfs_snapshot(snapshot.id)
+    refused(404, "snapshot_not_found", client.sandboxes.get_rootfs_snapshot, snapshot.id)
+    client.delete_sandbox(made.id)

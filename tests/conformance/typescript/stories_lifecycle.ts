@@ -224,4 +224,31 @@ export const lifecycleStories = {
     assert.deepEqual((await fork.listSessions()).map((item) => item.id), [found.id]);
     await remove(client, source, fork);
   },
+
+  async snapshot_makes_a_sandbox_and_brings_one_back(client: Client) {
+    const source = await client.sandboxes.claim("default");
+    await toExit(source, (await source.createSession(shell("echo old > /root/kept"))).id);
+    const snapshot = await client.sandboxes.createRootFSSnapshot(source.id, {
+      name: source.id, description: "before it all",
+    });
+    assert.deepEqual([snapshot.sandboxId, snapshot.name], [source.id, source.id]);
+    const listed = await client.sandboxes.listRootFSSnapshots(source.id);
+    assert.deepEqual(listed.map((item) => item.id), [snapshot.id]);
+    const got = await client.sandboxes.getRootFSSnapshot(snapshot.id);
+    assert.deepEqual([got.description, got.createdAt], ["before it all", snapshot.createdAt]);
+    await toExit(source, (await source.createSession(shell("echo new > /root/kept"))).id);
+    await client.sandboxes.pauseAndWait(source.id, POLL);
+    const restored = await client.sandboxes.restoreRootFS(source.id, { snapshotId: snapshot.id });
+    assert.deepEqual(restored, { sandboxId: source.id, snapshotId: snapshot.id, status: "paused" });
+    await client.sandboxes.resumeAndWait(source.id, POLL);
+    const read = shell("cat /root/kept");
+    assert.equal(text(await toExit(source, (await source.createSession(read)).id)), "old\n");
+    await remove(client, source);
+    const made = await client.sandboxes.claim("default", { snapshotId: snapshot.id });
+    assert.deepEqual(await made.listSessions(), []);
+    assert.equal(text(await toExit(made, (await made.createSession(read)).id)), "old\n");
+    await client.sandboxes.deleteRootFSSnapshot(snapshot.id);
+    await refused(client.sandboxes.getRootFSSnapshot(snapshot.id), 404, "snapshot_not_found");
+    await remove(client, made);
+  },
 };

@@ -15,6 +15,7 @@ pub mod run;
 pub mod sandbox;
 pub mod serve;
 pub mod session;
+pub mod snapshot;
 pub mod spec;
 pub mod upgrade;
 

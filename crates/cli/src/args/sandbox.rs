@@ -152,15 +152,19 @@ pub enum Sandbox {
     /// Make a sandbox.
     #[command(
         after_help = "Example:\n  outlive sandbox create --memory 512Mi -e STAGE=test\n  \
-                      outlive sandbox create --image python:3.13"
+                      outlive sandbox create --image python:3.13\n  \
+                      outlive sandbox create --snapshot-id before-upgrade"
     )]
     Create {
-        /// What it is made from.
-        #[arg(short, long, default_value = "default", value_name = "NAME")]
-        template: String,
+        /// What it is made from [default: that of the snapshot, else `default`].
+        #[arg(short, long, value_name = "NAME")]
+        template: Option<String>,
         /// An image, instead of the template's; `outlive image list` shows them.
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", conflicts_with = "snapshot_id")]
         image: Option<String>,
+        /// A snapshot whose files it starts with, and whose image: an id or a name.
+        #[arg(long, value_name = "SNAPSHOT")]
+        snapshot_id: Option<String>,
         /// Its settings.
         #[command(flatten)]
         config: SandboxConfig,
@@ -278,6 +282,12 @@ pub enum Sandbox {
         #[arg(long, value_name = "SECONDS")]
         hard_ttl: Option<u64>,
     },
+    /// Keep the files that a sandbox has now, make others from them, or go back to them.
+    #[command(
+        subcommand,
+        after_help = "Example:\n  outlive sandbox snapshot create sbx-0a1b2c3d-4e5 --name before-upgrade"
+    )]
+    Snapshot(super::snapshot::Snapshot),
     /// Put its expiry off.
     #[command(after_help = "Example:\n  outlive sandbox refresh sbx-0a1b2c3d-4e5 --duration 3600")]
     Refresh {

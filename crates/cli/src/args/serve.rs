@@ -53,6 +53,10 @@ pub struct Serve {
     #[arg(long, default_value_t = TenantLimits::default().sandboxes_max, value_name = "COUNT")]
     pub sandboxes_per_owner_max: u32,
 
+    /// Most snapshots of one owner.
+    #[arg(long, default_value_t = TenantLimits::default().snapshots_max, value_name = "COUNT")]
+    pub snapshots_per_owner_max: u32,
+
     /// Most requests of one owner in a second, over two seconds.
     #[arg(
         long,

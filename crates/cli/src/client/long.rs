@@ -37,8 +37,14 @@ impl std::fmt::Debug for Upload<'_> {
 const LINES: &str = "application/x-ndjson";
 
 impl Client {
-    /// Sends bytes and follows what the server makes of them; gives the line that ends it.
-    pub async fn upload(&self, upload: Upload<'_>, on_line: impl FnMut(&Value)) -> Result<Value> {
+    /// Sends bytes and follows what the server makes of them; gives the `field` of the line that
+    /// ends it.
+    pub async fn upload(
+        &self,
+        upload: Upload<'_>,
+        field: &str,
+        on_line: impl FnMut(&Value),
+    ) -> Result<Value> {
         let mut request = self
             .request(Method::POST, upload.path)
             .query(&upload.query)
@@ -48,22 +54,29 @@ impl Client {
             request = request.header("Content-Length", length);
         }
         let body = reqwest::Body::wrap_stream(upload.body);
-        self.lines(request.body(body), upload.path, on_line).await
+        self.lines(request.body(body), upload.path, field, on_line)
+            .await
     }
 
-    /// Makes a long call and follows it; gives the line that ends it.
-    pub async fn follow(&self, call: Call<'_>, on_line: impl FnMut(&Value)) -> Result<Value> {
+    /// Makes a long call and follows it; gives the `field` of the line that ends it.
+    pub async fn follow(
+        &self,
+        call: Call<'_>,
+        field: &str,
+        on_line: impl FnMut(&Value),
+    ) -> Result<Value> {
         let mut request = self.request(call.method, call.path).header("Accept", LINES);
         if let Some(body) = call.body {
             request = request.json(body);
         }
-        self.lines(request, call.path, on_line).await
+        self.lines(request, call.path, field, on_line).await
     }
 
     async fn lines(
         &self,
         request: RequestBuilder,
         path: &str,
+        field: &str,
         mut on_line: impl FnMut(&Value),
     ) -> Result<Value> {
         let sent = request.send().await;
@@ -84,7 +97,7 @@ impl Client {
                 let line: Value = serde_json::from_slice(&line)
                     .map_err(|_| Failure::protocol("a line of the answer is no JSON"))?;
                 match line["type"].as_str() {
-                    Some("done") => return Ok(line["image"].clone()),
+                    Some("done") => return Ok(line[field].clone()),
                     Some("error") => {
                         let envelope = json!({"success": false, "error": line["error"]});
                         let bytes = envelope.to_string();
@@ -100,7 +113,7 @@ impl Client {
             }
         }
         Err(Failure::protocol(
-            "the server went before it was done; what it had begun leaves no trace",
+            "the server went before it was done; what it had begun it finishes or takes back",
         ))
     }
 }

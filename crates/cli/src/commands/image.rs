@@ -1,14 +1,12 @@
 //! `outlive image …`
 
 use std::{
-    io::IsTerminal as _,
     path::{Path, PathBuf},
     pin::Pin,
 };
 
 use bytes::Bytes;
 use futures_util::Stream;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio_util::{io::ReaderStream, task::TaskTracker};
@@ -19,6 +17,7 @@ use crate::{
         Format,
         image::{Image, ImageFormat},
     },
+    bar::Bar,
     client::{Call, Upload},
     error::{Failure, Result},
     limits::UPLOAD_CHUNK_BYTES,
@@ -52,7 +51,10 @@ pub async fn run(context: &Context, command: Image) -> Result<()> {
             }
             let bar = Bar::new(context.format);
             let call = Call::post("/v1/images/pull").body(&body);
-            let image = context.client.follow(call, |line| bar.show(line)).await?;
+            let image = context
+                .client
+                .follow(call, "image", |line| show(&bar, line))
+                .await?;
             bar.end();
             print(context.format, &image, details)
         }
@@ -83,7 +85,7 @@ async fn import(
     };
     let (source, length) = open(file).await?;
     let bar = Bar::new(context.format);
-    bar.upload(length);
+    bar.step("Sending", length);
     let counting = bar.clone();
     let body = ReaderStream::with_capacity(source, UPLOAD_CHUNK_BYTES);
     let upload = Upload {
@@ -95,7 +97,10 @@ async fn import(
         }),
         length,
     };
-    let image = context.client.upload(upload, |line| bar.show(line)).await?;
+    let image = context
+        .client
+        .upload(upload, "image", |line| show(&bar, line))
+        .await?;
     bar.end();
     print(context.format, &image, details)
 }
@@ -166,68 +171,21 @@ impl<S: Stream<Item = std::io::Result<Bytes>> + Unpin> Stream for Counted<S> {
     ) -> std::task::Poll<Option<Self::Item>> {
         let next = std::task::ready!(Pin::new(&mut self.inner).poll_next(cx));
         if let Some(Ok(bytes)) = &next {
-            self.bar.0.inc(bytes.len() as u64);
+            self.bar.add(bytes.len() as u64);
         }
         std::task::Poll::Ready(next)
     }
 }
 
-/// How far a long call is, on the standard error of a person.
-#[derive(Debug, Clone)]
-struct Bar(ProgressBar);
-
-impl Bar {
-    fn new(format: Format) -> Self {
-        let seen = format == Format::Table && std::io::stderr().is_terminal();
-        let bar = ProgressBar::with_draw_target(
-            None,
-            if seen {
-                ProgressDrawTarget::stderr()
-            } else {
-                ProgressDrawTarget::hidden()
-            },
-        );
-        Self(bar)
+/// Shows a line of the server.
+fn show(bar: &Bar, line: &Value) {
+    let total = line["bytes_total"].as_u64();
+    match line["step"].as_str() {
+        Some("pulling") => bar.step("Pulling", total),
+        Some("unpacking") => bar.step("Unpacking", None),
+        _ => return,
     }
-
-    fn upload(&self, length: Option<u64>) {
-        self.style("Sending", length);
-    }
-
-    fn style(&self, what: &str, length: Option<u64>) {
-        let template = if length.is_some() {
-            "{prefix:>10} [{bar:30}] {bytes}/{total_bytes} {msg}"
-        } else {
-            "{prefix:>10} {spinner} {bytes} {msg}"
-        };
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            self.0.set_style(style);
-        }
-        match length {
-            Some(length) => self.0.set_length(length),
-            None => self.0.unset_length(),
-        }
-        self.0.set_prefix(what.to_owned());
-    }
-
-    /// Shows a line of the server.
-    fn show(&self, line: &Value) {
-        let total = line["bytes_total"].as_u64();
-        match line["step"].as_str() {
-            Some("pulling") => self.style("Pulling", total),
-            Some("unpacking") => {
-                self.style("Unpacking", None);
-                self.0
-                    .set_message(format!("{} files", text(&line["files"])));
-            }
-            _ => return,
-        }
-        self.0.set_position(line["bytes"].as_u64().unwrap_or(0));
-    }
-
-    fn end(&self) {
-        self.0.finish_and_clear();
-    }
+    bar.at(line);
 }
 
 /// A name for an image of this file: `debian-13.tar.zst` is `debian-13`.

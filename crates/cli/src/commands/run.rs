@@ -26,7 +26,14 @@ use crate::{
 pub async fn run(context: &Context, args: &Run) -> Result<u8> {
     let sandbox = match &args.sandbox {
         Some(sandbox) => sandbox.clone(),
-        None => made(&sandbox::create(context, "default", None, &SandboxConfig::default()).await?)?,
+        None => made(
+            &sandbox::create(
+                context,
+                &sandbox::Origin::default(),
+                &SandboxConfig::default(),
+            )
+            .await?,
+        )?,
     };
     let result = in_sandbox(context, args, &sandbox).await;
     match &result {

@@ -19,6 +19,7 @@ use crate::{
 
 mod release;
 mod sleep;
+mod snapshot;
 
 const COLLECTION: &str = "/api/v1/sandboxes";
 
@@ -28,8 +29,16 @@ pub async fn run(context: &Context, command: Sandbox) -> Result<()> {
         Sandbox::Create {
             template,
             image,
+            snapshot_id,
             config,
-        } => make(context, &template, image.as_deref(), &config).await,
+        } => {
+            let origin = Origin {
+                template,
+                image,
+                snapshot: snapshot_id,
+            };
+            make(context, &origin, &config).await
+        }
         Sandbox::List {
             status,
             template_id,
@@ -66,17 +75,8 @@ pub async fn run(context: &Context, command: Sandbox) -> Result<()> {
             ttl,
             hard_ttl,
         } => fork(context, &target, ttl, hard_ttl).await,
-        Sandbox::Refresh { target, duration } => {
-            let body = duration.map_or_else(|| json!({}), |duration| json!({"duration": duration}));
-            let path = format!("{}/refresh", sandbox_path(&target.sandbox)?);
-            let answer = context.client.call(Call::post(&path).body(&body)).await?;
-            print(context.format, &answer, |answer| {
-                fields(&[
-                    ("expires", time(&answer["expires_at"])),
-                    ("deleted at", time(&answer["hard_expires_at"])),
-                ])
-            })
-        }
+        Sandbox::Snapshot(command) => snapshot::run(context, command).await,
+        Sandbox::Refresh { target, duration } => refresh(context, &target, duration).await,
         Sandbox::Delete(target) => {
             let path = sandbox_path(&target.sandbox)?;
             let words = format!("deleting {}", target.sandbox);
@@ -92,36 +92,66 @@ pub async fn run(context: &Context, command: Sandbox) -> Result<()> {
     }
 }
 
-async fn make(
-    context: &Context,
-    template: &str,
-    image: Option<&str>,
-    config: &SandboxConfig,
-) -> Result<()> {
-    let work = create(context, template, image, config);
-    let sandbox = waiting(context.format, "making a sandbox", work).await?;
+async fn refresh(context: &Context, target: &OneSandbox, duration: Option<u64>) -> Result<()> {
+    let body = duration.map_or_else(|| json!({}), |duration| json!({"duration": duration}));
+    let path = format!("{}/refresh", sandbox_path(&target.sandbox)?);
+    let answer = context.client.call(Call::post(&path).body(&body)).await?;
+    print(context.format, &answer, |answer| {
+        fields(&[
+            ("expires", time(&answer["expires_at"])),
+            ("deleted at", time(&answer["hard_expires_at"])),
+        ])
+    })
+}
+
+/// What a new sandbox is made from.
+#[derive(Debug, Default)]
+pub struct Origin {
+    /// Its template.
+    pub template: Option<String>,
+    /// An image instead of the template's.
+    pub image: Option<String>,
+    /// A snapshot whose files it gets, by id or by name.
+    pub snapshot: Option<String>,
+}
+
+async fn make(context: &Context, origin: &Origin, config: &SandboxConfig) -> Result<()> {
+    let work = create(context, origin, config);
+    let sandbox = match origin.snapshot {
+        Some(_) => work.await?, // It shows how far it is by itself.
+        None => waiting(context.format, "making a sandbox", work).await?,
+    };
     print(context.format, &for_scripts(sandbox), details)
 }
 
 /// Makes a sandbox.
-pub async fn create(
-    context: &Context,
-    template: &str,
-    image: Option<&str>,
-    config: &SandboxConfig,
-) -> Result<Value> {
-    let mut body = json!({"template": template});
+pub async fn create(context: &Context, origin: &Origin, config: &SandboxConfig) -> Result<Value> {
+    let mut body = Map::new();
+    let template = match (&origin.template, &origin.snapshot) {
+        (None, None) => Some("default"),
+        (template, _) => template.as_deref(),
+    };
+    if let Some(template) = template {
+        body.insert("template".to_owned(), template.into());
+    }
     let mut config = config_json(config)?;
-    if let Some(image) = image {
-        config["image"] = image.into();
+    if let Some(image) = &origin.image {
+        config["image"] = image.clone().into();
     }
     if config.as_object().is_some_and(|config| !config.is_empty()) {
-        body["config"] = config;
+        body.insert("config".to_owned(), config);
     }
-    context
-        .client
-        .call(Call::post(COLLECTION).body(&body))
-        .await
+    let Some(snapshot) = &origin.snapshot else {
+        let body = Value::Object(body);
+        return context
+            .client
+            .call(Call::post(COLLECTION).body(&body))
+            .await;
+    };
+    let id = snapshot::id(&context.client, snapshot).await?;
+    body.insert("snapshot_id".to_owned(), id.into());
+    let body = Value::Object(body);
+    snapshot::copying(context, Call::post(COLLECTION).body(&body)).await
 }
 
 /// The `network` object of the flags; the server checks what they say.
@@ -174,9 +204,7 @@ async fn fork(
         ..SandboxConfig::default()
     };
     let body = json!({"config": config_json(&config)?});
-    let words = format!("copying the files of {}", target.sandbox);
-    let call = context.client.call(Call::post(&path).body(&body));
-    let answer = waiting(context.format, &words, call).await?;
+    let answer = snapshot::copying(context, Call::post(&path).body(&body)).await?;
     print(context.format, &answer, |answer| {
         details(&answer["sandbox"])
     })

@@ -34,6 +34,7 @@ pub async fn serve(args: Serve) -> Result<()> {
     config.pool = args.sandbox_addresses;
     config.tenant = TenantLimits {
         sandboxes_max: args.sandboxes_per_owner_max,
+        snapshots_max: args.snapshots_per_owner_max,
         requests_per_second_max: args.requests_per_owner_second_max,
     };
     config.templates = args.template_file;

@@ -198,6 +198,110 @@ async fn fork_shows_the_new_sandbox() {
     );
 }
 
+fn snapshot(id: &str, name: &str) -> Value {
+    json!({
+        "id": id, "sandbox_id": SANDBOX, "name": name, "created_at": "2026-01-31T12:34:56Z",
+        "template_id": "default", "image": "host", "files": 3, "size_bytes": 2048,
+    })
+}
+
+/// What a copy that is followed says.
+fn lines(result: &Value) -> Reply {
+    let progress = json!({"type": "progress", "files": 2, "bytes": 1024, "bytes_total": 2048});
+    let done = json!({"type": "done", "result": result});
+    Reply::Stream(format!("{progress}\n{done}\n"))
+}
+
+#[tokio::test]
+async fn snapshots_go_by_id_or_by_name() {
+    let fake = Fake::start(|request, _| {
+        let list = json!({"snapshots": [snapshot("snap-1", "one"), snapshot("snap-2", "two")], "count": 2});
+        match request.method.as_str() {
+            "POST" if request.is("POST", "/rootfs/restore") => lines(
+                &json!({"sandbox_id": SANDBOX, "snapshot_id": "snap-2", "status": "running"}),
+            ),
+            "POST" if request.is("POST", "/snapshots") => lines(&snapshot("snap-3", "three")),
+            "POST" => lines(&json!({"sandbox_id": "sbx-new", "status": "running"})),
+            "DELETE" => Reply::ok(200, json!({"deleted": true})),
+            _ if request.is("GET", "snapshots") => Reply::ok(200, list),
+            _ => Reply::ok(200, snapshot("snap-1", "one")),
+        }
+    })
+    .await;
+    let outlive = Outlive::new(&fake.url);
+    let ask = async |line: &str| {
+        let line = format!("sandbox {}", line.replace("SB", SANDBOX));
+        outlive.run(&line).await.expect(0).text()
+    };
+    let made = ask("snapshot create SB --name three --expires-at 2100-01-01T00:00:00Z").await;
+    assert!(
+        made.contains("snap-3") && made.contains("2.00 KiB"),
+        "{made}"
+    );
+    let asked = fake.seen().pop().unwrap();
+    assert_eq!(asked.headers["accept"], "application/x-ndjson");
+    assert_eq!(
+        asked.json(),
+        json!({"name": "three", "expires_at": "2100-01-01T00:00:00Z"})
+    );
+    let listed = ask("snapshot list").await;
+    assert!(
+        listed.contains("snap-1") && listed.contains("two"),
+        "{listed}"
+    );
+    ask("snapshot list SB").await;
+    assert!(fake.seen().pop().unwrap().target.ends_with("/snapshots"));
+    assert!(ask("snapshot get snap-1").await.contains("one"));
+    let restored = ask("snapshot restore SB two").await;
+    assert!(restored.contains("running"), "{restored}");
+    assert_eq!(
+        fake.seen().pop().unwrap().json(),
+        json!({"snapshot_id": "snap-2"})
+    );
+    // Template and image are those of the snapshot, unless the caller names a template.
+    ask("create --snapshot-id one --memory 1Gi").await;
+    let expected = json!({"snapshot_id": "snap-1", "config": {"resources": {"memory": "1Gi"}}});
+    assert_eq!(fake.seen().pop().unwrap().json(), expected);
+    ask("create --snapshot-id snap-9 --template other").await;
+    let expected = json!({"snapshot_id": "snap-9", "template": "other"});
+    assert_eq!(fake.seen().pop().unwrap().json(), expected);
+    ask("snapshot delete two").await;
+    assert!(fake.seen().pop().unwrap().target.ends_with("/snap-2"));
+
+    for (line, code, next) in [
+        (
+            "sandbox snapshot get three",
+            1,
+            "outlive sandbox snapshot list",
+        ),
+        (
+            "sandbox snapshot delete ../x",
+            1,
+            "outlive sandbox snapshot list",
+        ),
+        ("sandbox snapshot delete snap-1/../x", 2, "no snapshot id"),
+        ("sandbox create --snapshot-id one --image x", 2, "--image"),
+    ] {
+        let done = outlive.run(line).await.expect(code);
+        assert!(done.stderr.contains(next), "{line}: {done:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_copy_that_fails_halfway_says_why() {
+    let error = json!({"type": "error", "error": {"code": "conflict",
+        "message": "another snapshot of yours has this name", "details": {"reason": "name_taken"}}});
+    let fake = Fake::start(move |_, _| Reply::Stream(format!("{error}\n"))).await;
+    let outlive = Outlive::new(&fake.url);
+    let line = format!("sandbox snapshot create {SANDBOX} --name one");
+    let done = outlive.run(&line).await.expect(1);
+    assert!(done.stderr.contains("has this name"), "{done:?}");
+    assert!(!done.stderr.contains("reserved"), "{done:?}");
+    let fake = Fake::start(|_, _| Reply::Broken("{\"type\":\"progress\"}\n".to_owned())).await;
+    let outlive = Outlive::new(&fake.url);
+    outlive.run(&line).await.expect(1);
+}
+
 #[tokio::test]
 async fn refusals_say_what_to_do_in_both_envelopes() {
     let fake = Fake::start(|request, _| {
@@ -282,6 +386,15 @@ async fn a_sandbox_is_led_through_its_life() {
     assert_eq!(ask(&format!("get {fork}")).await["status"], "paused");
     ask(&format!("delete {fork}")).await;
 
+    let snapshot = ask("snapshot create SB --name before").await;
+    assert_eq!(snapshot["sandbox_id"], id);
+    assert_eq!(ask("snapshot get before").await, snapshot);
+    assert_eq!(ask("snapshot restore SB before").await["status"], "paused");
+    let made = ask("create --snapshot-id before").await;
+    ask(&format!("delete {}", made["id"].as_str().unwrap())).await;
+    assert_eq!(ask("snapshot delete before").await["deleted"], true);
+    assert_eq!(ask("snapshot list").await["count"], 0);
+
     assert_eq!(ask("resume SB --wait").await["runtime_generation"], 2);
     let before = ask("get SB").await["expires_at"].clone();
     assert_ne!(ask("refresh SB --duration 60").await["expires_at"], before);
@@ -300,6 +413,37 @@ async fn a_long_call_shows_on_a_terminal_that_it_goes_on() {
     .await;
     let outlive = Outlive::new(&fake.url);
     let args = ["sandbox", "pause", SANDBOX, "--wait"];
+    let seen = on_a_terminal(&outlive, &args).await;
+    assert!(
+        seen.contains(&format!(" pausing {SANDBOX}, 0 s")),
+        "{seen:?}"
+    );
+    assert!(
+        seen.contains(&format!(" pausing {SANDBOX}, 1 s")),
+        "{seen:?}"
+    );
+    assert!(seen.ends_with("\r\x1b[K"), "{seen:?}");
+
+    let done = outlive.args(args).await.expect(0);
+    assert_eq!(done.stderr, "");
+}
+
+/// A copy shows how far it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_shows_a_bar_on_a_terminal() {
+    let child = json!({"source_sandbox_id": SANDBOX, "sandbox": sandbox("paused", 1)});
+    let fake = Fake::start(move |_, _| lines(&child)).await;
+    let outlive = Outlive::new(&fake.url);
+    let args = ["sandbox", "fork", SANDBOX];
+    let seen = on_a_terminal(&outlive, &args).await;
+    assert!(seen.contains("Copying"), "{seen:?}");
+    assert!(seen.contains("1.00 KiB/2.00 KiB 2 files"), "{seen:?}");
+    let done = outlive.args(args).await.expect(0);
+    assert_eq!(done.stderr, "");
+}
+
+/// Runs a command whose standard error is a terminal, and tells what was seen there.
+async fn on_a_terminal(outlive: &Outlive, args: &[&str]) -> String {
     let (master, terminal) = terminal();
     let mut command = outlive.command(args);
     let child = command.stderr(Stdio::from(terminal)).spawn().unwrap();
@@ -313,19 +457,7 @@ async fn a_long_call_shows_on_a_terminal_that_it_goes_on() {
         String::from_utf8(seen).unwrap()
     });
     finish(child).await.expect(0);
-    let seen = seen.await.unwrap();
-    assert!(
-        seen.contains(&format!(" pausing {SANDBOX}, 0 s")),
-        "{seen:?}"
-    );
-    assert!(
-        seen.contains(&format!(" pausing {SANDBOX}, 1 s")),
-        "{seen:?}"
-    );
-    assert!(seen.ends_with("\r\x1b[K"), "{seen:?}");
-
-    let done = outlive.args(args).await.expect(0);
-    assert_eq!(done.stderr, "");
+    seen.await.unwrap()
 }
 
 /// Both ends of a new terminal.

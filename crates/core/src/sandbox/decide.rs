@@ -53,7 +53,11 @@ impl Sandbox {
     /// | resume | start | – | thaw | start | start | refused |
     /// | suspend | refused | freeze | – | – | refused | refused |
     /// | release | end | end | end | – | end | refused |
+    /// | restore | end | end | end | end | end | refused |
     /// | delete | remove | remove | remove | remove | remove | remove |
+    ///
+    /// After the end of a restore the disk is put back; what ran before runs again, what rested
+    /// rests. Whatever is asked meanwhile finishes that first.
     ///
     /// What is in between (freezing, thawing, releasing) was left by a step that did not come to
     /// its end: it is finished first.
@@ -69,11 +73,25 @@ impl Sandbox {
         if self.desired == Desired::Deleted {
             return self.decide_deleted(now, input);
         }
+        if self.restoring.is_some() {
+            return self.decide_restoring(policy, now, input);
+        }
+        self.decide_whole(policy, now, input)
+    }
+
+    /// What `input` means to one whose disk is its own.
+    pub(super) fn decide_whole(
+        &self,
+        policy: &Policy,
+        now: Timestamp,
+        input: &Input,
+    ) -> Result<Decision, Refusal> {
         match input {
             Input::Wake => self.decide_wake(policy, now, Wants::ToCall),
             Input::Resume => self.decide_wake(policy, now, Wants::ToResume),
             Input::Suspend => self.decide_suspend(),
             Input::Release(why) => Ok(self.decide_release(*why)),
+            Input::Restore(snapshot) => Ok(self.decide_restore(snapshot)),
             Input::Delete => Ok(self.decide_delete()),
             Input::Refresh(duration) => Ok(self.decide_refresh(policy, now, *duration)),
             Input::TtlChanged => Ok(self.with_expiry(policy.ttl.map(|ttl| now + ttl))),
@@ -105,6 +123,10 @@ impl Sandbox {
             Input::NotFrozen => Ok(self.decide_not_frozen()),
             Input::Thawed => Ok(self.decide_thawed(now)),
             Input::Ended => Ok(self.decide_ended()),
+            // Nobody asked for it any more.
+            Input::Restored | Input::NotRestored | Input::HalfRestored => {
+                Ok(Decision::of(self.clone()))
+            }
             Input::Gone => Ok(self.decide_gone(now)),
         }
     }
@@ -117,6 +139,7 @@ impl Sandbox {
             | Input::Resume
             | Input::Suspend
             | Input::Release(_)
+            | Input::Restore(_)
             | Input::Refresh(_)
             | Input::TtlChanged
             | Input::HardTtlChanged
@@ -143,6 +166,9 @@ impl Sandbox {
             | Input::NotThawed
             | Input::Ended
             | Input::NotEnded
+            | Input::Restored
+            | Input::NotRestored
+            | Input::HalfRestored
             | Input::NotRemoved
             | Input::Gone => {
                 next.presence = Presence::Unknown;
@@ -158,11 +184,8 @@ impl Sandbox {
         now: Timestamp,
         wants: Wants,
     ) -> Result<Decision, Refusal> {
-        if wants == Wants::ToCall
-            && self.desired == Desired::Released
-            && policy.auto_resume == AutoResume::No
-        {
-            return Err(Refusal::Paused);
+        if wants == Wants::ToCall {
+            self.may_be_called(policy)?;
         }
         if self.presence == Presence::Unknown {
             return Ok(Decision::first(self.clone(), Effect::Look));
@@ -186,6 +209,14 @@ impl Sandbox {
             Observed::Released | Observed::Failed => self.start(policy, now),
             Observed::Deleting => return Err(Refusal::Deleted),
         })
+    }
+
+    /// Refuses calls that may not wake it.
+    pub(super) fn may_be_called(&self, policy: &Policy) -> Result<(), Refusal> {
+        if self.desired == Desired::Released && policy.auto_resume == AutoResume::No {
+            return Err(Refusal::Paused);
+        }
+        Ok(())
     }
 
     fn wanted_running_first(&self, effect: Effect) -> Decision {
@@ -272,6 +303,7 @@ impl Sandbox {
         let mut next = self.clone();
         next.desired = Desired::Deleted;
         next.observed = Observed::Deleting;
+        next.restoring = None;
         next.retry_at = None;
         Decision::perform(next, Effect::Remove)
     }

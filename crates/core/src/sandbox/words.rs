@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::Sandbox;
-use crate::{id::Generation, time::Timestamp};
+use crate::{
+    id::{Generation, SnapshotId},
+    time::Timestamp,
+};
 
 /// An enum that is a word in the store.
 macro_rules! words {
@@ -138,6 +141,8 @@ pub enum Input {
     Suspend,
     /// Somebody wants its runtime gone and its disk kept.
     Release(ReleaseWhy),
+    /// Somebody wants its disk to be what a snapshot holds.
+    Restore(SnapshotId),
     /// Somebody wants it gone.
     Delete,
     /// Its deadline moves: so long from now, or by the `ttl`.
@@ -193,6 +198,12 @@ pub enum Input {
     Ended,
     /// One may be left.
     NotEnded,
+    /// The disk is what the snapshot holds.
+    Restored,
+    /// It is not, and never will be: the disk is what it was.
+    NotRestored,
+    /// Nobody knows which of both it is.
+    HalfRestored,
     /// It could not be removed altogether.
     NotRemoved,
     /// The runtime ended by itself.
@@ -237,6 +248,9 @@ pub enum Effect {
     Thaw,
     /// End the runtime and sweep up: [`Input::Ended`], [`Input::NotEnded`].
     End,
+    /// Put the disk back to [`Sandbox::restoring`]: [`Input::Restored`], [`Input::NotRestored`],
+    /// [`Input::HalfRestored`].
+    Restore,
     /// End the runtime, remove everything and end the task; else [`Input::NotRemoved`].
     Remove,
 }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use outlive_core::sandbox::{Desired, Effect, Input, Observed, Policy, Presence, ReleaseWhy};
 
-use super::{Host, Outcome, Server, World, policy};
+use super::{Disk, Host, Outcome, Server, World, policy, snapshot};
 
 /// One way to go on.
 #[derive(Debug, Clone)]
@@ -37,6 +37,7 @@ fn moves() -> Vec<Move> {
         Input::Resume,
         Input::Suspend,
         Input::Release(ReleaseWhy::Pause),
+        Input::Restore(snapshot()),
         Input::Delete,
     ];
     let mut moves = vec![Move::Die, Move::DieUnseen];
@@ -89,6 +90,9 @@ fn whatever_happens_in_any_order_one_runtime_at_most_lives_and_what_was_asked_fo
 fn go(world: &mut World, policy: &Policy, step: &Move) {
     match step {
         Move::Give(input, outcomes) => {
+            if matches!(input, Input::Restore(_)) {
+                world.disk = Disk::Own; // Whatever was restored before, it is asked for again.
+            }
             let mut left = outcomes.iter();
             let given = world.give_with(policy, input, &mut |_| {
                 left.next().copied().unwrap_or(Outcome::Works)
@@ -155,6 +159,7 @@ fn check_rest(world: &World, step: &Move) {
 
 /// Without any more faults, what was asked for last is reached, by itself.
 fn check_comes_to_rest(world: &World, policy: &Policy, step: &Move) {
+    let restores = world.sandbox.restoring.is_some();
     let mut world = world.clone();
     for _ in 0..16 {
         let done = world.removed
@@ -162,6 +167,8 @@ fn check_comes_to_rest(world: &World, policy: &Policy, step: &Move) {
             // Nobody can start it: it was tried as often as that makes sense.
             || world.sandbox.observed == Observed::Failed;
         if done {
+            let restored = world.removed || !restores || world.disk == Disk::Snapshot;
+            assert!(restored, "not restored after {step:?}: {world:?}");
             return;
         }
         // Somebody is attached, so that it does not fall asleep meanwhile.
@@ -180,12 +187,14 @@ fn without_time(world: &World) -> String {
         "{world:?}"
     );
     format!(
-        "{:?} {:?} {:?} {:?} {:?} {retries} {}",
+        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {retries} {}",
         sandbox.desired,
         sandbox.observed,
         sandbox.why,
         sandbox.presence,
         world.host,
+        world.disk,
+        sandbox.restoring,
         ahead.min(1),
     )
 }

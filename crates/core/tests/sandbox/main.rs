@@ -7,7 +7,7 @@ mod scenarios;
 use std::time::Duration;
 
 use outlive_core::{
-    id::Generation,
+    id::{Generation, SnapshotId},
     sandbox::{
         AutoResume, Decision, Effect, Holds, Input, Observed, Policy, Refusal, Sandbox, Then,
     },
@@ -20,6 +20,13 @@ enum Host {
     None,
     Running,
     Frozen,
+}
+
+/// Whose files are on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Disk {
+    Own,
+    Snapshot,
 }
 
 /// How an effect ends.
@@ -42,6 +49,7 @@ enum Outcome {
 struct World {
     sandbox: Sandbox,
     host: Host,
+    disk: Disk,
     now: Timestamp,
     /// The newest generation that was ever started.
     started: Generation,
@@ -53,6 +61,10 @@ struct World {
 enum Server {
     Lives,
     Killed,
+}
+
+fn snapshot() -> SnapshotId {
+    SnapshotId::from_bits(7)
 }
 
 fn policy() -> Policy {
@@ -72,6 +84,7 @@ impl World {
         Self {
             sandbox: Sandbox::create(now, policy),
             host: Host::None,
+            disk: Disk::Own,
             now,
             started: Generation(0),
             removed: false,
@@ -156,6 +169,7 @@ impl World {
                 Effect::Freeze => self.host = Host::Frozen,
                 Effect::Thaw => self.host = Host::Running,
                 Effect::End => self.host = Host::None,
+                Effect::Restore => self.disk = Disk::Snapshot,
                 Effect::Remove => {
                     self.host = Host::None;
                     self.removed = true;
@@ -189,6 +203,9 @@ impl World {
                 Effect::Thaw => Input::NotThawed,
                 Effect::End if works => Input::Ended,
                 Effect::End => Input::NotEnded,
+                Effect::Restore if works => Input::Restored,
+                Effect::Restore if happens => Input::HalfRestored,
+                Effect::Restore => Input::NotRestored,
                 Effect::Remove => {
                     self.removed &= works;
                     Input::NotRemoved
@@ -212,6 +229,7 @@ impl World {
                     "a number twice: {self:?}"
                 );
                 assert_eq!(sandbox.desired, Desired::Running, "nobody asked: {self:?}");
+                assert_eq!(sandbox.restoring, None, "started on half a disk: {self:?}");
             }
             Effect::Freeze => {
                 assert_ne!(self.host, Host::None, "nothing to freeze: {self:?}");
@@ -222,7 +240,14 @@ impl World {
                 assert_eq!(sandbox.desired, Desired::Running, "nobody asked: {self:?}");
             }
             // A runtime that lives is never ended because a step with it failed.
-            Effect::End => assert_eq!(sandbox.desired, Desired::Released, "{self:?}"),
+            Effect::End => assert!(
+                sandbox.desired == Desired::Released || sandbox.restoring.is_some(),
+                "{self:?}"
+            ),
+            Effect::Restore => {
+                assert_eq!(self.host, Host::None, "under a runtime: {self:?}");
+                assert!(sandbox.restoring.is_some(), "nobody asked: {self:?}");
+            }
             Effect::Remove => assert_eq!(sandbox.desired, Desired::Deleted, "{self:?}"),
         }
     }

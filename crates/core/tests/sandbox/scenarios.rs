@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use outlive_core::{
     id::Generation,
-    sandbox::{AutoResume, Desired, Hold, Input, Observed, Policy, Refusal, ReleaseWhy, Sandbox},
+    sandbox::{
+        AutoResume, Desired, Effect, Hold, Input, Observed, Policy, Refusal, ReleaseWhy, Sandbox,
+    },
     time::Timestamp,
 };
 
-use super::{Host, Outcome, World, policy};
+use super::{Disk, Host, Outcome, World, policy, snapshot};
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -219,6 +221,88 @@ fn as_many_holds_as_may_be_and_those_that_ended_do_not_count() {
     world.now = world.now + seconds(61);
     world.give(&policy, &hold(65, world.now)).unwrap();
     assert_eq!(world.sandbox.holds.len(), 1);
+}
+
+#[test]
+fn a_restore_puts_the_disk_back_and_what_ran_runs_again() {
+    let policy = policy();
+    let mut world = World::running(&policy);
+    world.give(&policy, &Input::Restore(snapshot())).unwrap();
+    assert_eq!((world.host, world.disk), (Host::Running, Disk::Snapshot));
+    assert_eq!(world.sandbox.generation, Generation(2));
+    assert!(world.sandbox.is_settled());
+    // What rests is not started for it, and what stands still has no processes to go back to.
+    for rest in [Input::Suspend, Input::Release(ReleaseWhy::Pause)] {
+        let mut world = World::running(&policy);
+        world.give(&policy, &rest).unwrap();
+        world.give(&policy, &Input::Restore(snapshot())).unwrap();
+        assert_eq!((world.host, world.disk), (Host::None, Disk::Snapshot));
+        assert_eq!(world.sandbox.why, Some(ReleaseWhy::Pause));
+        assert!(world.sandbox.is_settled());
+        world.give(&policy, &Input::Wake).unwrap();
+        assert_eq!(world.sandbox.generation, Generation(2));
+    }
+}
+
+#[test]
+fn a_restore_that_can_t_be_done_leaves_the_disk_and_one_that_is_unsure_begins_again() {
+    let policy = policy();
+    let restore = |world: &mut World, outcome| {
+        let mut left = Some(outcome);
+        let mut outcome_of = |effect| match effect {
+            Effect::Restore => left.take().unwrap_or(Outcome::Works),
+            _ => Outcome::Works,
+        };
+        let restore = Input::Restore(snapshot());
+        world.give_with(&policy, &restore, &mut outcome_of).unwrap();
+    };
+    let mut world = World::running(&policy);
+    restore(&mut world, Outcome::Fails);
+    assert_eq!((world.host, world.disk), (Host::Running, Disk::Own));
+    assert_eq!(world.sandbox.generation, Generation(2));
+
+    let mut world = World::running(&policy);
+    restore(&mut world, Outcome::WorksUnheard);
+    assert_eq!(world.host, Host::None);
+    assert_eq!(world.sandbox.restoring, Some(snapshot()));
+    // Nothing is started on it, but deadlines hold and calls finish it.
+    assert!(world.tick(&policy, None));
+    assert!(world.sandbox.is_settled());
+    assert_eq!((world.host, world.disk), (Host::Running, Disk::Snapshot));
+
+    let mut world = World::running(&policy);
+    restore(&mut world, Outcome::KilledAfter);
+    world.restart(&policy);
+    assert!(world.sandbox.is_settled());
+    assert_eq!((world.host, world.disk), (Host::Running, Disk::Snapshot));
+}
+
+#[test]
+fn a_restore_gives_way_to_a_pause_and_to_the_end_of_its_time() {
+    let policy = Policy {
+        hard_ttl: Some(seconds(600)),
+        ..policy()
+    };
+    let half_restored = || {
+        let mut world = World::running(&policy);
+        let mut outcome_of = |effect| match effect {
+            Effect::Restore => Outcome::WorksUnheard,
+            _ => Outcome::Works,
+        };
+        let restore = Input::Restore(snapshot());
+        world.give_with(&policy, &restore, &mut outcome_of).unwrap();
+        world
+    };
+    let mut world = half_restored();
+    let pause = Input::Release(ReleaseWhy::Pause);
+    world.give(&policy, &pause).unwrap();
+    assert_eq!((world.host, world.disk), (Host::None, Disk::Snapshot));
+    assert!(world.sandbox.is_settled());
+
+    let mut world = half_restored();
+    world.now = world.now + seconds(601);
+    assert!(world.tick(&policy, None));
+    assert!(world.removed);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! answers with the envelope instead.
 
 pub mod extract;
+pub(crate) mod lines;
 pub mod reply;
 pub mod request_id;
 pub mod stall;

@@ -100,6 +100,9 @@ pub fn session_error(action: Action, error: CallError) -> ApiError {
     let message = error.to_string();
     match error {
         CallError::NoSandbox | CallError::NoHold => ApiError::new(ErrorCode::NotFound, message),
+        CallError::NoSnapshot => ApiError::new(ErrorCode::SnapshotNotFound, message),
+        CallError::Conflict { reason, .. } => ApiError::new(ErrorCode::Conflict, message)
+            .with_details(serde_json::json!({ "reason": reason })),
         CallError::Rejected(rejection) => rejection.into(),
         CallError::Unavailable { retry_after, .. } => {
             let seconds = u32::try_from(retry_after.as_secs())

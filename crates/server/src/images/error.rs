@@ -65,13 +65,18 @@ pub(crate) enum ImageError {
     /// No such image.
     #[error("there is no image {0:?}; `outlive image list` shows those there are")]
     NotFound(String),
-    /// Sandboxes use it.
-    #[error("image {name:?} is used by {sandboxes} sandboxes; delete them first")]
+    /// Sandboxes or snapshots use it.
+    #[error(
+        "image {name:?} is used by {sandboxes} sandboxes and {snapshots} snapshots; delete them \
+         first"
+    )]
     InUse {
         /// The image.
         name: String,
         /// How many, paused ones included.
         sandboxes: u64,
+        /// How many.
+        snapshots: u64,
     },
     /// The registry said no.
     #[error("registry {registry}: {message}")]
@@ -150,8 +155,14 @@ impl ImageError {
 impl From<&ImageError> for ApiError {
     fn from(error: &ImageError) -> Self {
         let mut details = json!({ "reason": error.reason() });
-        if let ImageError::InUse { sandboxes, .. } = error {
+        if let ImageError::InUse {
+            sandboxes,
+            snapshots,
+            ..
+        } = error
+        {
             details["sandboxes"] = (*sandboxes).into();
+            details["snapshots"] = (*snapshots).into();
         }
         let mut answer = Self::new(error.code(), error.to_string()).with_details(details);
         if matches!(error, ImageError::TooLarge { .. }) {

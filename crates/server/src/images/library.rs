@@ -1,7 +1,7 @@
 //! The images of a server: names, what stands behind them, and who uses it.
 //!
-//! The store says which images there are; the layers are files beside it. A layer that neither an
-//! image nor a sandbox needs is garbage, whoever left it there, and is swept.
+//! The store says which images there are; the layers are files beside it. A layer that no image,
+//! sandbox or snapshot needs is garbage, whoever left it there, and is swept.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,7 +29,7 @@ use super::{
 use crate::{
     clock,
     limits::IMPORTS_MAX,
-    store::{ImageRecord, ImageStore, Store},
+    store::{ImageRecord, ImageStore, ImageUser},
 };
 
 /// See the module.
@@ -37,7 +37,6 @@ use crate::{
 pub(crate) struct Library {
     dir: Arc<ImagesDir>,
     images: Arc<dyn ImageStore>,
-    sandboxes: Arc<dyn Store>,
     /// Held for reading while a sandbox is made from an image, for writing while one is removed.
     gate: RwLock<()>,
     imports: Arc<Semaphore>,
@@ -83,11 +82,18 @@ impl Drop for Pins {
     }
 }
 
-/// An image and how many sandboxes use it.
+/// An image and who uses it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Used {
     pub(crate) image: ImageRecord,
+    pub(crate) users: Users,
+}
+
+/// How many use an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Users {
     pub(crate) sandboxes: u64,
+    pub(crate) snapshots: u64,
 }
 
 /// What is to be made of layers.
@@ -128,13 +134,11 @@ impl Library {
     pub(crate) fn new(
         dir: Arc<ImagesDir>,
         images: Arc<dyn ImageStore>,
-        sandboxes: Arc<dyn Store>,
         stop: CancellationToken,
     ) -> Self {
         Self {
             dir,
             images,
-            sandboxes,
             gate: RwLock::new(()),
             imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
             pinned: Arc::default(),
@@ -153,33 +157,38 @@ impl Library {
         Ok(all.into_iter().find(|image| image.name == name.as_str()))
     }
 
-    /// All images, by name, and how many sandboxes use the image `host`.
-    pub(crate) async fn list(&self) -> Result<(u64, Vec<Used>), ImageError> {
+    /// All images, by name, and who uses the image `host`.
+    pub(crate) async fn list(&self) -> Result<(Users, Vec<Used>), ImageError> {
         let users = self.users().await?;
-        let of = |digest: Option<Digest>| users.get(&digest).copied().unwrap_or(0);
+        let of = |digest: Option<Digest>| users.get(&digest).copied().unwrap_or_default();
         let images = self.images.all_images().await?;
         let used = images
             .into_iter()
             .map(|image| Used {
-                sandboxes: of(Some(image.digest)),
+                users: of(Some(image.digest)),
                 image,
             })
             .collect();
         Ok((of(None), used))
     }
 
-    /// How many sandboxes use each image; those of `host` have no digest.
-    async fn users(&self) -> Result<BTreeMap<Option<Digest>, u64>, ImageError> {
-        let mut users = BTreeMap::new();
-        for sandbox in self.sandboxes.all_sandboxes().await? {
-            let digest = sandbox.config.image.map(|image| image.digest);
-            *users.entry(digest).or_default() += 1;
+    /// Who uses each image; `host` has no digest.
+    async fn users(&self) -> Result<BTreeMap<Option<Digest>, Users>, ImageError> {
+        let mut users = BTreeMap::<_, Users>::new();
+        for user in self.images.image_users().await? {
+            let count = users
+                .entry(user.image().map(|image| image.digest))
+                .or_default();
+            match user {
+                ImageUser::Sandbox(_) => count.sandboxes += 1,
+                ImageUser::Snapshot(_) => count.snapshots += 1,
+            }
         }
         Ok(users)
     }
 
     /// Takes a name away, and what nobody needs with it. A sandbox keeps its image, also while it
-    /// is paused.
+    /// is paused, and a snapshot does.
     pub(crate) async fn remove(&self, name: &ImageName) -> Result<(), ImageError> {
         {
             let _alone = self.gate.write().await;
@@ -192,11 +201,12 @@ impl Library {
                 .iter()
                 .any(|other| other.digest == image.digest && other.name != image.name);
             let users = self.users().await?;
-            let sandboxes = users.get(&Some(image.digest)).copied().unwrap_or(0);
-            if sandboxes > 0 && !other_names {
+            let users = users.get(&Some(image.digest)).copied().unwrap_or_default();
+            if users != Users::default() && !other_names {
                 return Err(ImageError::InUse {
                     name: name.to_string(),
-                    sandboxes,
+                    sandboxes: users.sandboxes,
+                    snapshots: users.snapshots,
                 });
             }
             self.images.remove_image(name.as_str()).await?;
@@ -204,20 +214,18 @@ impl Library {
         self.sweep().await
     }
 
-    /// Removes the layers that neither an image nor a sandbox needs.
+    /// Removes the layers that no image, sandbox or snapshot needs.
     pub(crate) async fn sweep(&self) -> Result<(), ImageError> {
         let _alone = self.gate.write().await;
         let mut needed = BTreeSet::new();
         for image in self.images.all_images().await? {
             needed.extend(image.layers);
         }
-        for sandbox in self.sandboxes.all_sandboxes().await? {
+        for user in self.images.image_users().await? {
             needed.extend(
-                sandbox
-                    .config
-                    .image
+                user.image()
                     .into_iter()
-                    .flat_map(|used| used.layers),
+                    .flat_map(|used| used.layers.clone()),
             );
         }
         let (dir, pinned) = (Arc::clone(&self.dir), Arc::clone(&self.pinned));
@@ -381,7 +389,7 @@ impl Library {
         }
         let users = self.users().await?;
         Ok(Used {
-            sandboxes: users.get(&Some(image.digest)).copied().unwrap_or(0),
+            users: users.get(&Some(image.digest)).copied().unwrap_or_default(),
             image,
         })
     }

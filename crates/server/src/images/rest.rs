@@ -1,17 +1,17 @@
 //! Images over HTTP: `/v1/images`. Everybody may look; images belong to the server, so only
 //! admins take them in and remove them.
 
-use std::{convert::Infallible, path::PathBuf, pin::Pin, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use axum::{
     Extension, Router,
-    body::{Body, Bytes},
+    body::Body,
     extract::{DefaultBodyLimit, State},
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse as _, Response},
     routing::{delete, post},
 };
-use futures_util::{StreamExt as _, stream};
+use futures_util::StreamExt as _;
 use outlive_api::{
     error::{ApiError, ErrorCode},
     image::{Image, ImageFormat, ImageLine, ImageList, PullImage, RemovedImage},
@@ -20,7 +20,7 @@ use outlive_api::{
 use tokio::{
     io::{AsyncWriteExt as _, BufWriter},
     sync::watch,
-    time::{sleep, timeout},
+    time::timeout,
 };
 
 use super::{
@@ -36,9 +36,10 @@ use crate::{
     auth::admins_only,
     http::{
         extract::{GatewayBody, PathId, Query},
+        lines,
         reply::{Data, Failure, ok},
     },
-    limits::{BODY_STALL_MAX, IMAGE_BYTES_MAX, PROGRESS_INTERVAL},
+    limits::{BODY_STALL_MAX, IMAGE_BYTES_MAX},
     sessions::Caller,
 };
 
@@ -58,7 +59,8 @@ async fn list(State(library): State<Arc<Library>>) -> Result<Data<ImageList>, Fa
         digest: None,
         layers: 1,
         size_bytes: 0,
-        sandboxes: on_host,
+        sandboxes: on_host.sandboxes,
+        snapshots: on_host.snapshots,
         source: HOST.to_owned(),
         created_at: None,
         left_out: Vec::new(),
@@ -164,7 +166,7 @@ async fn receive(slot: &Slot, body: Body) -> Result<PathBuf, ImageError> {
     Ok(path)
 }
 
-type Work = Pin<Box<dyn Future<Output = Result<Used, ImageError>> + Send>>;
+type Work = lines::Work<Result<Used, ImageError>>;
 
 /// The image, or its making line by line for those who ask for that. Work whose client leaves is
 /// given up.
@@ -173,42 +175,14 @@ async fn answer(
     work: Work,
     stages: watch::Receiver<Stage>,
 ) -> Result<Response, Failure> {
-    const LINES: &str = "application/x-ndjson";
-    let follows = headers
-        .get(header::ACCEPT)
-        .and_then(|accept| accept.to_str().ok())
-        .is_some_and(|accept| accept.contains(LINES));
-    if !follows {
-        let used = work.await.map_err(|error| refused(&error))?;
-        return Ok(Data(StatusCode::CREATED, shown(used)).into_response());
+    if lines::are_wanted(headers) {
+        return Ok(lines::answer(work, stages, progress_line, last_line));
     }
-    let lines = stream::unfold(Some((work, stages)), async |going| {
-        let (mut work, mut stages) = going?;
-        let step = async {
-            // The sender goes with the work, which then answers by itself.
-            if stages.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            sleep(PROGRESS_INTERVAL).await;
-        };
-        let (line, going) = tokio::select! {
-            biased;
-            done = &mut work => (last_line(done), None),
-            () = step => {
-                let stage = *stages.borrow_and_update();
-                (progress_line(stage), Some((work, stages)))
-            }
-        };
-        Some((Ok::<_, Infallible>(text(&line)), going))
-    });
-    let mut response = Response::new(Body::from_stream(lines));
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static(LINES));
-    Ok(response)
+    let used = work.await.map_err(|error| refused(&error))?;
+    Ok(Data(StatusCode::CREATED, shown(used)).into_response())
 }
 
-fn progress_line(stage: Stage) -> ImageLine {
+fn progress_line(stage: &Stage) -> ImageLine {
     ImageLine::Progress {
         step: stage.step,
         bytes: stage.bytes,
@@ -226,12 +200,6 @@ fn last_line(done: Result<Used, ImageError>) -> ImageLine {
     }
 }
 
-fn text(line: &ImageLine) -> Bytes {
-    let mut bytes = serde_json::to_vec(line).unwrap_or_default(); // Numbers and text have a form.
-    bytes.push(b'\n');
-    bytes.into()
-}
-
 fn shown(used: Used) -> Image {
     let image = used.image;
     Image {
@@ -239,7 +207,8 @@ fn shown(used: Used) -> Image {
         digest: Some(image.digest.to_string()),
         layers: image.layers.len() as u64,
         size_bytes: image.counts.bytes,
-        sandboxes: used.sandboxes,
+        sandboxes: used.users.sandboxes,
+        snapshots: used.users.snapshots,
         source: image.source,
         created_at: Some(wire_time::text(image.created_at)),
         left_out: left_out(&image.counts),

@@ -11,7 +11,7 @@ use std::{
 
 use outlive_api::image::ImageFormat;
 use outlive_core::{
-    id::{Generation, SandboxId},
+    id::{Generation, SandboxId, SnapshotId},
     sandbox::{Desired, Observed, Sandbox, Stored},
     time::Timestamp,
 };
@@ -20,12 +20,16 @@ use tokio_tar::{EntryType, Header};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Digest, ImageError, ImageName, ImagesDir, Library, UsedImage, layer_path, library::Used,
+    Digest, ImageError, ImageName, ImagesDir, Library, UsedImage, layer_path,
+    library::{Used, Users},
     progress::Progress,
 };
 use crate::{
     sandboxes::config::SandboxConfig,
-    store::{Inserted, Owner, SandboxRecord, Store, sqlite::SqliteStore},
+    store::{
+        Inserted, Owner, SandboxRecord, SnapshotRecord, SnapshotState, SnapshotStore as _, Store,
+        sqlite::SqliteStore,
+    },
 };
 
 /// A tar that says whatever it is told to.
@@ -170,7 +174,6 @@ impl Shelf {
         let library = Library::new(
             Arc::clone(&images),
             Arc::<SqliteStore>::clone(&store),
-            Arc::<SqliteStore>::clone(&store),
             CancellationToken::new(),
         );
         library.sweep().await.unwrap();
@@ -232,6 +235,7 @@ impl Shelf {
                 expires_at: None,
                 hard_expires_at: None,
                 holds: Vec::new(),
+                restoring: None,
             }),
             slot: 7,
             created_at: at,
@@ -537,6 +541,53 @@ async fn an_image_of_another_machine_is_refused() {
     shelf.assert_clean("another machine");
 }
 
+fn snapshot_of(sandbox: &SandboxRecord) -> SnapshotRecord {
+    SnapshotRecord {
+        id: SnapshotId::from_bits(1),
+        owner: sandbox.owner.clone(),
+        name: None,
+        description: None,
+        sandbox: sandbox.id.clone(),
+        template: sandbox.template.clone(),
+        image: sandbox.config.image.clone(),
+        slot: sandbox.slot,
+        state: SnapshotState::Making,
+        files: 0,
+        bytes: 0,
+        created_at: sandbox.created_at,
+        expires_at: None,
+    }
+}
+
+#[tokio::test]
+async fn an_image_that_snapshots_need_is_not_removed() {
+    let shelf = Shelf::new().await;
+    let used = shelf
+        .import("app", &Tar::default().file("a", "x").end())
+        .await
+        .unwrap();
+    let record = shelf.sandbox(&used).await;
+    let snapshot = snapshot_of(&record);
+    shelf.store.insert_snapshot(&snapshot, 1).await.unwrap();
+    shelf.store.remove_sandbox(&record.id).await.unwrap();
+    let name = ImageName::parse("app").unwrap();
+    let error = shelf.library.remove(&name).await.unwrap_err();
+    let in_use = matches!(
+        error,
+        ImageError::InUse {
+            sandboxes: 0,
+            snapshots: 1,
+            ..
+        }
+    );
+    assert!(in_use, "{error}");
+    let (_, images) = shelf.library.list().await.unwrap();
+    assert_eq!(images[0].users.snapshots, 1);
+    shelf.store.remove_snapshot(&snapshot.id).await.unwrap();
+    shelf.library.remove(&name).await.unwrap();
+    shelf.assert_clean("no snapshot needs it");
+}
+
 #[tokio::test]
 async fn an_image_stays_while_a_sandbox_has_it_also_a_paused_one() {
     let shelf = Shelf::new().await;
@@ -552,9 +603,15 @@ async fn an_image_stays_while_a_sandbox_has_it_also_a_paused_one() {
     // Another image under the same name changes nothing for the sandbox.
     let other = Tar::default().file("b", "x").end();
     let next = shelf.import("app", &other).await.unwrap();
-    assert_eq!(next.sandboxes, 0);
+    assert_eq!(next.users, Users::default());
     assert_eq!(shelf.layers().len(), 2);
+    // A snapshot of the sandbox takes over.
+    let snapshot = snapshot_of(&record);
+    shelf.store.insert_snapshot(&snapshot, 1).await.unwrap();
     shelf.store.remove_sandbox(&record.id).await.unwrap();
+    shelf.library.sweep().await.unwrap();
+    assert_eq!(shelf.layers().len(), 2);
+    shelf.store.remove_snapshot(&snapshot.id).await.unwrap();
     shelf.library.remove(&name).await.unwrap();
     shelf.assert_clean("nobody needs either");
 }

@@ -12,10 +12,13 @@ use outlive_api::{
         PausedSandbox, RefreshSandbox, RefreshedSandbox, ResumedSandbox, Sandbox, SandboxList,
         SandboxStatusAnswer, UpdateSandbox,
     },
+    session::Deleted,
+    snapshot::{CopyLine, CreateSnapshot, RestoreSandbox, RestoredSandbox, Snapshot, SnapshotList},
     upgrade::{UpgradeSandboxes, UpgradedSandboxes},
 };
 
-/// Makes a sandbox from a template.
+/// Makes a sandbox from a template, or with the files of a snapshot; the latter is followed with
+/// `Accept: application/x-ndjson`, one `CopyLine` a line.
 #[utoipa::path(
     post,
     path = "/api/v1/sandboxes",
@@ -23,6 +26,7 @@ use outlive_api::{
     tag = "sandboxes",
     request_body = CreateSandbox,
     responses(
+        (status = 200, description = "Followed", body = CopyLine<CreatedSandbox>, content_type = "application/x-ndjson"),
         (status = 201, description = "Created", body = Success<CreatedSandbox>),
         (status = "default", description = "An error", body = ErrorEnvelope),
     ),
@@ -166,7 +170,9 @@ pub(super) fn pause_sandbox() {}
 pub(super) fn resume_sandbox() {}
 
 /// Makes another sandbox with the files of this one, as of one instant, and nothing else of it:
-/// no sessions, other ids. It is paused until it is needed. Never wakes the source.
+/// no sessions, other ids. It is paused until it is needed. Never wakes the source. With
+/// `Accept: application/x-ndjson` the answer is one `CopyLine` a line, and the last one says how
+/// it ended.
 #[utoipa::path(
     post,
     path = "/api/v1/sandboxes/{id}/fork",
@@ -175,11 +181,104 @@ pub(super) fn resume_sandbox() {}
     params(("id" = String, Path, description = "The sandbox")),
     request_body = Option<ForkSandbox>,
     responses(
+        (status = 200, description = "Followed", body = CopyLine<ForkedSandbox>, content_type = "application/x-ndjson"),
         (status = 201, body = Success<ForkedSandbox>),
         (status = "default", description = "An error", body = ErrorEnvelope),
     ),
 )]
 pub(super) fn fork_sandbox() {}
+
+/// Keeps the files of the sandbox as of one instant: it stands still while they are copied, and
+/// is never woken. Followed as a fork is.
+#[utoipa::path(
+    post,
+    path = "/api/v1/sandboxes/{id}/snapshots",
+    operation_id = "createSandboxSnapshot",
+    tag = "snapshots",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = Option<CreateSnapshot>,
+    responses(
+        (status = 200, description = "Followed", body = CopyLine<Snapshot>, content_type = "application/x-ndjson"),
+        (status = 201, body = Success<Snapshot>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn create_snapshot() {}
+
+/// The snapshots of a sandbox.
+#[utoipa::path(
+    get,
+    path = "/api/v1/sandboxes/{id}/snapshots",
+    operation_id = "listSandboxSnapshots",
+    tag = "snapshots",
+    params(("id" = String, Path, description = "The sandbox")),
+    responses(
+        (status = 200, body = Success<SnapshotList>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn list_sandbox_snapshots() {}
+
+/// Puts the sandbox's files back to those of a snapshot that lies over the same image. What runs
+/// is ended for it and runs again afterwards, as the next generation; what stands still or is
+/// paused is paused afterwards. Sessions and their events stay. Followed as a fork is.
+#[utoipa::path(
+    post,
+    path = "/api/v1/sandboxes/{id}/rootfs/restore",
+    operation_id = "restoreSandbox",
+    tag = "snapshots",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = RestoreSandbox,
+    responses(
+        (status = 200, content(
+            (Success<RestoredSandbox> = "application/json"),
+            (CopyLine<RestoredSandbox> = "application/x-ndjson"),
+        )),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn restore_sandbox() {}
+
+/// All snapshots of the caller, oldest first, also those whose sandbox is gone.
+#[utoipa::path(
+    get,
+    path = "/api/v1/sandbox-rootfs-snapshots",
+    operation_id = "listSnapshots",
+    tag = "snapshots",
+    responses(
+        (status = 200, body = Success<SnapshotList>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn list_snapshots() {}
+
+/// One snapshot.
+#[utoipa::path(
+    get,
+    path = "/api/v1/sandbox-rootfs-snapshots/{snapshot_id}",
+    operation_id = "getSnapshot",
+    tag = "snapshots",
+    params(("snapshot_id" = String, Path, description = "The snapshot")),
+    responses(
+        (status = 200, body = Success<Snapshot>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn get_snapshot() {}
+
+/// Deletes a snapshot; 409 while a sandbox is being made from it or put back to it.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/sandbox-rootfs-snapshots/{snapshot_id}",
+    operation_id = "deleteSnapshot",
+    tag = "snapshots",
+    params(("snapshot_id" = String, Path, description = "The snapshot")),
+    responses(
+        (status = 200, body = Success<Deleted>),
+        (status = "default", description = "An error", body = ErrorEnvelope),
+    ),
+)]
+pub(super) fn delete_snapshot() {}
 
 /// Moves the time at which the sandbox is paused.
 #[utoipa::path(
@@ -231,7 +330,7 @@ pub(super) fn list_keys() {}
     tag = "keys",
     params(("id" = String, Path, description = "The key")),
     responses(
-        (status = 200, body = Success<outlive_api::session::Deleted>),
+        (status = 200, body = Success<Deleted>),
         (status = "default", description = "An error", body = ErrorEnvelope),
     ),
 )]

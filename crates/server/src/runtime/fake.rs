@@ -11,12 +11,16 @@ use std::{
     },
 };
 
+use futures_util::future::BoxFuture;
 use outlive_api::launch::Copied;
-use outlive_core::id::{Generation, SandboxId};
+use outlive_core::id::{Generation, SandboxId, SnapshotId};
 use outlive_testkit::fake_agent::FakeAgent;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::watch};
 
-use super::{Capabilities, Disk, Places, Progress, Runtime, RuntimeError, RuntimeFuture, Start};
+use super::{
+    Capabilities, Disk, Places, Progress, Restore, RestoreError, Runtime, RuntimeError,
+    RuntimeFuture, Start, Whose,
+};
 use crate::agents::{keeper::Keeper, tests::FakeKeeper};
 
 /// See the module.
@@ -30,6 +34,12 @@ pub(crate) struct FakeHost {
     starts: Mutex<Vec<(SandboxId, Generation)>>,
     /// So many starts fail from now on.
     failing: AtomicU32,
+    /// So many copies fail from now on.
+    copies_failing: AtomicU32,
+    /// So many copies go on right now.
+    copying: watch::Sender<u32>,
+    /// Whether copies come to their end.
+    copies_end: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
@@ -49,6 +59,9 @@ impl FakeHost {
             live: Mutex::default(),
             starts: Mutex::default(),
             failing: AtomicU32::new(0),
+            copies_failing: AtomicU32::new(0),
+            copying: watch::Sender::new(0),
+            copies_end: watch::Sender::new(true),
         })
     }
 
@@ -73,6 +86,82 @@ impl FakeHost {
             .collect();
         found.sort();
         found
+    }
+
+    /// Snapshots that have a directory.
+    pub(crate) fn snapshots(&self) -> Vec<SnapshotId> {
+        match fs::read_dir(self.dir.path().join("snapshots")) {
+            Ok(found) => found
+                .map(|entry| SnapshotId::parse(entry.unwrap().file_name().to_str().unwrap()))
+                .collect::<Result<_, _>>()
+                .unwrap(),
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+                Vec::new()
+            }
+        }
+    }
+
+    /// What the workload wrote to a disk.
+    pub(crate) fn text(&self, whose: Whose<'_>) -> String {
+        let path = self.places.of_disk(whose).dir().join("text");
+        fs::read_to_string(path).unwrap_or_default()
+    }
+
+    /// The workload writes.
+    pub(crate) fn write(&self, sandbox: &SandboxId, text: &str) {
+        fs::write(self.places.of(sandbox).dir().join("text"), text).unwrap();
+    }
+
+    /// Copies stop in their middle, until they are let go.
+    pub(crate) fn hold_copies(&self) {
+        self.copies_end.send_replace(false);
+    }
+
+    pub(crate) fn let_copies_go(&self) {
+        self.copies_end.send_replace(true);
+    }
+
+    /// Returns once a copy goes on.
+    pub(crate) async fn copies(&self) {
+        let mut copying = self.copying.subscribe();
+        copying.wait_for(|count| *count > 0).await.unwrap();
+    }
+
+    pub(crate) fn fail_copies(&self, count: u32) {
+        self.copies_failing.store(count, Ordering::SeqCst);
+    }
+
+    /// Copies what was written, in a while if that is told.
+    async fn copy_text(
+        &self,
+        from: Whose<'_>,
+        to: Whose<'_>,
+        progress: &Progress,
+    ) -> Result<Copied, RuntimeError> {
+        let failing = |left: u32| left.checked_sub(1);
+        let fails = self
+            .copies_failing
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, failing);
+        if fails.is_ok() {
+            return Err(RuntimeError::Limits("told not to copy".to_owned()));
+        }
+        let text = self.text(from);
+        let copied = Copied {
+            files: 1,
+            bytes: text.len() as u64,
+            ..Copied::default()
+        };
+        self.copying.send_modify(|count| *count += 1);
+        progress.send_replace(Copied {
+            bytes: copied.bytes / 2,
+            ..copied.clone()
+        });
+        let mut copies_end = self.copies_end.subscribe();
+        copies_end.wait_for(|end| *end).await.unwrap();
+        self.copying.send_modify(|count| *count -= 1);
+        fs::write(self.places.of_disk(to).dir().join("text"), text).unwrap();
+        Ok(copied)
     }
 
     /// Every start there was.
@@ -163,8 +252,8 @@ impl Runtime for FakeRuntime {
         }
     }
 
-    fn provision<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
-        fs::create_dir_all(self.0.places.of(sandbox).dir()).unwrap();
+    fn provision<'a>(&'a self, whose: Whose<'a>) -> RuntimeFuture<'a, ()> {
+        fs::create_dir_all(self.0.places.of_disk(whose).dir()).unwrap();
         Box::pin(std::future::ready(Ok(())))
     }
 
@@ -189,20 +278,35 @@ impl Runtime for FakeRuntime {
         &'a self,
         from: Disk<'a>,
         to: Disk<'a>,
-        _progress: &'a Progress,
+        progress: &'a Progress,
     ) -> RuntimeFuture<'a, Copied> {
-        let frozen = self
-            .0
-            .agent(from.sandbox)
-            .is_none_or(|agent| agent.is_frozen());
-        assert!(frozen, "a disk is copied while somebody writes to it");
-        let marker = self.0.places.of(to.sandbox).dir().join("copied-from");
-        fs::write(marker, from.sandbox.as_str()).unwrap();
-        Box::pin(std::future::ready(Ok(Copied::default())))
+        if let Whose::Sandbox(source) = from.whose {
+            let agent = self.0.agent(source);
+            let frozen = agent.is_none_or(|agent| agent.is_frozen());
+            assert!(frozen, "a disk is copied while somebody writes to it");
+        }
+        Box::pin(self.0.copy_text(from.whose, to.whose, progress))
     }
 
-    fn delete<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
-        match fs::remove_dir_all(self.0.places.of(sandbox).dir()) {
+    fn restore<'a>(
+        &'a self,
+        restore: Restore<'a>,
+        progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<Copied, RestoreError>> {
+        let sandbox = restore.sandbox.0;
+        assert!(
+            self.0.agent(sandbox).is_none(),
+            "a disk is put back under its runtime"
+        );
+        Box::pin(async move {
+            let from = Whose::Snapshot(restore.snapshot.0);
+            let copied = self.0.copy_text(from, Whose::Sandbox(sandbox), progress);
+            copied.await.map_err(RestoreError::Untouched)
+        })
+    }
+
+    fn delete<'a>(&'a self, whose: Whose<'a>) -> RuntimeFuture<'a, ()> {
+        match fs::remove_dir_all(self.0.places.of_disk(whose).dir()) {
             Ok(()) => {}
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
         }

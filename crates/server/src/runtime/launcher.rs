@@ -5,6 +5,8 @@
 //! the server locked before it started it; the lock lives as long as the launcher does, so the
 //! next server can tell "still starting" from "nothing there".
 
+mod copy;
+
 use std::{
     collections::BTreeSet,
     fs::{self, File, OpenOptions},
@@ -19,11 +21,11 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use outlive_api::{
     launch::{
-        Cidr, Copied, CopiedSessions, CopyConfig, CopyNews, Image, Isolation, LaunchConfig,
-        LaunchFailure, LaunchOutcome, Limits, NetworkMode as LaunchNetwork, RuntimeKind, User,
-        WayOut,
+        Cidr, Copied, CopiedSessions, Image, Isolation, LaunchConfig, LaunchFailure, LaunchOutcome,
+        Limits, NetworkMode as LaunchNetwork, RuntimeKind, User, WayOut,
     },
     network::NetworkMode,
 };
@@ -37,7 +39,8 @@ use tokio::{
 };
 
 use super::{
-    Capabilities, Disk, Place, Places, Progress, Runtime, RuntimeError, RuntimeFuture, Start,
+    Capabilities, Disk, Place, Places, Progress, Restore, RestoreError, Runtime, RuntimeError,
+    RuntimeFuture, Start, Whose,
     host::{Host, admit_process, admit_user},
 };
 use crate::{
@@ -290,45 +293,6 @@ impl LauncherRuntime {
         remove(&place.state().join("keeper.pid"))
     }
 
-    /// The copier is not killed with us: it ends by itself, and the next server waits for it before
-    /// it removes what it made.
-    async fn copy_disk(
-        &self,
-        from: Disk<'_>,
-        to: Disk<'_>,
-        progress: &Progress,
-    ) -> Result<Copied, RuntimeError> {
-        let place = self.places.of(to.sandbox);
-        let config = CopyConfig {
-            from: path_text(self.places.of(from.sandbox).dir())?,
-            to: path_text(place.dir())?,
-            ids: match self.kind() {
-                RuntimeKind::Namespace => ids::of_slot(from.slot).zip(ids::of_slot(to.slot)),
-                RuntimeKind::Process => None,
-            },
-        };
-        let message = minicbor::to_vec(&config).map_err(|error| RuntimeError::Launcher {
-            message: error.to_string(),
-        })?;
-        let log = locked_log(&place)?;
-        let mut child = self
-            .spawn("copy", &log)
-            .map_err(|error| RuntimeError::Launcher {
-                message: error.to_string(),
-            })?;
-        let copied = match copy_news(&mut child, &message, progress).await {
-            Ok(news) => news,
-            Err(error) => return Err(launcher_failed(&error.to_string(), log)),
-        };
-        match copied {
-            Some(CopyNews::Done(copied)) => Ok(copied),
-            Some(CopyNews::Failed(failure)) => Err(RuntimeError::Copy(failure)),
-            Some(CopyNews::Progress(_)) | None => {
-                Err(launcher_failed("a copy ended without a word", log))
-            }
-        }
-    }
-
     /// Changes the rules of a sandbox that was launched with some.
     async fn change_egress(
         &self,
@@ -401,13 +365,12 @@ impl LauncherRuntime {
         })
     }
 
-    async fn find(&self, sandbox: &SandboxId) -> Result<Option<Keeper>, RuntimeError> {
-        let place = self.places.of(sandbox);
+    async fn find(place: &Place) -> Result<Option<Keeper>, RuntimeError> {
         let state = place.state();
         let mut waited = Duration::ZERO;
         loop {
             // The lock is looked at first: a launcher that ends in between has left its keeper.
-            let working = launcher_works(&place)?;
+            let working = launcher_works(place)?;
             let found = Keeper::find(&state).map_err(file("looking for the keeper of", &state))?;
             if found.is_some() || !working || waited >= LAUNCH_MAX {
                 return Ok(found);
@@ -474,9 +437,9 @@ impl Runtime for LauncherRuntime {
         Box::pin(self.change_egress(sandbox, config))
     }
 
-    fn provision<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
+    fn provision<'a>(&'a self, whose: Whose<'a>) -> RuntimeFuture<'a, ()> {
         Box::pin(async move {
-            let place = self.places.of(sandbox);
+            let place = self.places.of_disk(whose);
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
@@ -494,7 +457,7 @@ impl Runtime for LauncherRuntime {
     }
 
     fn running<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, Option<Keeper>> {
-        Box::pin(self.find(sandbox))
+        Box::pin(async move { Self::find(&self.places.of(sandbox)).await })
     }
 
     fn release<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
@@ -514,11 +477,20 @@ impl Runtime for LauncherRuntime {
         Box::pin(self.copy_disk(from, to, progress))
     }
 
-    fn delete<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
+    fn restore<'a>(
+        &'a self,
+        restore: Restore<'a>,
+        progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<Copied, RestoreError>> {
+        Box::pin(self.restore_disk(restore, progress))
+    }
+
+    fn delete<'a>(&'a self, whose: Whose<'a>) -> RuntimeFuture<'a, ()> {
         Box::pin(async move {
+            let place = self.places.of_disk(whose);
             // Whoever still copies to it would make anew what is removed.
-            self.find(sandbox).await?;
-            let dir = self.places.of(sandbox).dir().to_owned();
+            Self::find(&place).await?;
+            let dir = place.dir().to_owned();
             blocking(move || remove_tree(&dir).map_err(file("removing", &dir))).await?
         })
     }
@@ -568,10 +540,16 @@ fn path_text(path: &Path) -> Result<String, RuntimeError> {
     })
 }
 
-async fn converse(child: &mut Child, message: &[u8]) -> io::Result<Vec<u8>> {
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(message).await?;
+/// Gives a child of ours all that it will hear.
+async fn tell(child: &mut Child, message: &[u8]) -> io::Result<()> {
+    match child.stdin.take() {
+        Some(mut stdin) => stdin.write_all(message).await,
+        None => Ok(()),
     }
+}
+
+async fn converse(child: &mut Child, message: &[u8]) -> io::Result<Vec<u8>> {
+    tell(child, message).await?;
     let mut answer = Vec::new();
     if let Some(stdout) = child.stdout.take() {
         let bound = LAUNCH_ANSWER_BYTES_MAX as u64;
@@ -582,43 +560,6 @@ async fn converse(child: &mut Child, message: &[u8]) -> io::Result<Vec<u8>> {
         return Err(io::Error::other(format!("it ended with {status}")));
     }
     Ok(answer)
-}
-
-/// Follows a copy up to the last thing it says.
-async fn copy_news(
-    child: &mut Child,
-    message: &[u8],
-    progress: &Progress,
-) -> io::Result<Option<CopyNews>> {
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(message).await?;
-    }
-    let Some(mut stdout) = child.stdout.take() else {
-        return Ok(None);
-    };
-    let mut last = None;
-    loop {
-        let length = match stdout.read_u32_le().await {
-            Ok(length) => length as usize,
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
-            Err(error) => return Err(error),
-        };
-        if length > LAUNCH_ANSWER_BYTES_MAX {
-            return Err(io::Error::other("a copier says more than it may"));
-        }
-        let mut body = vec![0; length];
-        stdout.read_exact(&mut body).await?;
-        let news: CopyNews = minicbor::decode(&body).map_err(io::Error::other)?;
-        if let CopyNews::Progress(copied) = &news {
-            progress.send_replace(copied.clone());
-        }
-        last = Some(news);
-    }
-    let status = child.wait().await?;
-    if !status.success() {
-        return Err(io::Error::other(format!("it ended with {status}")));
-    }
-    Ok(last)
 }
 
 fn limits(start: &Start<'_>) -> Result<Limits, RuntimeError> {

@@ -14,7 +14,7 @@ use std::{fmt, path::PathBuf};
 
 use futures_util::future::BoxFuture;
 use outlive_api::{launch::Copied, network::NetworkMode};
-use outlive_core::id::{Generation, SandboxId};
+use outlive_core::id::{Generation, SandboxId, SnapshotId};
 use tokio::sync::watch;
 
 pub use self::launcher::RuntimeChoice;
@@ -83,13 +83,42 @@ pub(crate) struct Start<'a> {
     pub(crate) slot: u16,
 }
 
+/// What has a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose<'a> {
+    /// A sandbox.
+    Sandbox(&'a SandboxId),
+    /// A snapshot, which has nothing else.
+    Snapshot(&'a SnapshotId),
+}
+
 /// A disk and the range of host ids it belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Disk<'a> {
     /// Whose.
-    pub(crate) sandbox: &'a SandboxId,
+    pub(crate) whose: Whose<'a>,
     /// Its range.
     pub(crate) slot: u16,
+}
+
+/// A disk that is put back. Both know their range of host ids.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Restore<'a> {
+    /// To what.
+    pub(crate) snapshot: (&'a SnapshotId, u16),
+    /// Whose.
+    pub(crate) sandbox: (&'a SandboxId, u16),
+}
+
+/// A disk was not put back.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RestoreError {
+    /// It is what it was.
+    #[error(transparent)]
+    Untouched(RuntimeError),
+    /// It may be in pieces; the same once more puts it together.
+    #[error("the disk is not whole yet: {0}")]
+    Unsure(RuntimeError),
 }
 
 /// How far a copy is, as it goes on.
@@ -122,8 +151,8 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
-    /// Makes the sandbox's disk, if it isn't there.
-    fn provision<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()>;
+    /// Makes the place of a disk, if it isn't there.
+    fn provision<'a>(&'a self, whose: Whose<'a>) -> RuntimeFuture<'a, ()>;
 
     /// Starts a generation; returns once its supervisor's socket accepts.
     fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Keeper>;
@@ -135,7 +164,7 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
     /// Tidies up after a runtime whose keeper is gone; the disk stays.
     fn release<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()>;
 
-    /// Copies a disk that nobody writes to, to a sandbox that was provisioned and never started.
+    /// Copies a disk that nobody writes to, to a place that was provisioned and never had one.
     /// What a copy that failed left behind goes with `delete`.
     fn copy<'a>(
         &'a self,
@@ -144,6 +173,14 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
         progress: &'a Progress,
     ) -> RuntimeFuture<'a, Copied>;
 
-    /// Removes the disk of a sandbox that was released.
-    fn delete<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()>;
+    /// Puts the disk of a sandbox that was released back to what the snapshot holds, and leaves
+    /// everything else of it alone.
+    fn restore<'a>(
+        &'a self,
+        restore: Restore<'a>,
+        progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<Copied, RestoreError>>;
+
+    /// Removes the disk of a snapshot, or of a sandbox that was released.
+    fn delete<'a>(&'a self, whose: Whose<'a>) -> RuntimeFuture<'a, ()>;
 }

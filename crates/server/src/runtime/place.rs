@@ -1,16 +1,22 @@
-//! Where the sandboxes of this server lie on the host.
+//! Where the sandboxes of this server and their snapshots lie on the host.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-use outlive_core::id::{SandboxId, SessionId};
+use outlive_core::id::{SandboxId, SessionId, SnapshotId};
 
-/// `DIR/sandboxes`.
+use super::Whose;
+
+/// What the names of such directories begin with.
+const RESTORED: &str = "restored-";
+
+/// `DIR/sandboxes` and `DIR/snapshots`.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
     root: PathBuf,
+    snapshots: PathBuf,
 }
 
 impl Places {
@@ -18,10 +24,11 @@ impl Places {
     pub(crate) fn new(data: &Path) -> Self {
         Self {
             root: data.join("sandboxes"),
+            snapshots: data.join("snapshots"),
         }
     }
 
-    /// The directory of all.
+    /// The directory of all sandboxes.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
@@ -39,9 +46,19 @@ impl Places {
             dir: self.root.join(sandbox.as_str()),
         }
     }
+
+    /// Where this disk lies.
+    pub(crate) fn of_disk(&self, whose: Whose<'_>) -> Place {
+        match whose {
+            Whose::Sandbox(sandbox) => self.of(sandbox),
+            Whose::Snapshot(snapshot) => Place {
+                dir: self.snapshots.join(snapshot.as_str()),
+            },
+        }
+    }
 }
 
-/// `DIR/sandboxes/<sbx-id>`.
+/// `DIR/sandboxes/<sbx-id>`, or `DIR/snapshots/<snap-id>`, which has a disk and nothing else.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     dir: PathBuf,
@@ -66,6 +83,32 @@ impl Place {
     /// One session's journal.
     pub(crate) fn journal(&self, session: &SessionId) -> PathBuf {
         self.journals().join(session.as_str())
+    }
+
+    /// Where the disk of a snapshot is copied to that is to take the place of this one.
+    pub(crate) fn draft(&self) -> PathBuf {
+        self.dir.join("restore.draft")
+    }
+
+    /// Where it lies once it is whole.
+    pub(crate) fn restored(&self, snapshot: &SnapshotId) -> PathBuf {
+        self.dir.join(format!("{RESTORED}{snapshot}"))
+    }
+
+    /// Every such one that lies there.
+    pub(crate) fn all_restored(&self) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            if entry
+                .file_name()
+                .as_encoded_bytes()
+                .starts_with(RESTORED.as_bytes())
+            {
+                found.push(entry.path());
+            }
+        }
+        Ok(found)
     }
 
     /// What the newest launch was told.

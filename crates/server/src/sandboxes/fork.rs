@@ -1,7 +1,7 @@
-//! Forks: another sandbox with the files of this one, and nothing else of it.
+//! Copies: another sandbox with the files of this one or of a snapshot, and nothing else of it.
 //!
 //! ```text
-//!   record, to be deleted ─► directory ─► copy of the disk ─► record, released ─► its task
+//!   record, to be deleted ─► directory ─► copy of the disk ─► record, released or starting ─► its task
 //! ```
 //! Until the copy is whole the store says that it is to be deleted: a server that is killed
 //! meanwhile leaves something that the next one removes. The sessions of the source lie in its
@@ -10,18 +10,26 @@
 use std::sync::Arc;
 
 use outlive_core::sandbox::{Desired, Observed, Sandbox as State};
+use tokio::sync::oneshot;
 
 use super::{
-    Engine, NewSandbox, Sandbox, config::ConfigChange, going_away, store_failed, task::CopyTo,
+    Engine, NewSandbox, Sandbox,
+    config::ConfigChange,
+    going_away,
+    snapshots::SnapshotUse,
+    store_failed,
+    task::{CopyTo, Target},
 };
-use crate::{clock, runtime::Progress, sessions::CallError};
+use crate::{
+    clock,
+    runtime::{Disk, Progress, RuntimeError, Whose},
+    sessions::CallError,
+    store::SandboxRecord,
+};
 
 impl Engine {
     /// Makes a released sandbox with the source's files and settings. Its deadlines are those of
     /// `change` only. Never wakes the source.
-    ///
-    /// It comes to its end also when nobody waits for it any more: half a fork would keep its
-    /// place until the next server removes it.
     pub(crate) async fn fork(
         &self,
         source: &Arc<Sandbox>,
@@ -29,9 +37,30 @@ impl Engine {
         progress: Progress,
     ) -> Result<Arc<Sandbox>, CallError> {
         let (engine, source) = (self.clone(), Arc::clone(source));
-        let forking = async move { engine.fork_now(&source, change, progress).await };
-        let forked = self.shared.tasks.spawn(forking).await;
-        forked.unwrap_or_else(|_ended| Err(going_away()))
+        self.to_its_end(async move { engine.fork_now(&source, change, progress).await })
+            .await
+    }
+
+    /// Makes a sandbox with the files of a snapshot; returns once its supervisor answers.
+    pub(crate) async fn create_from(
+        &self,
+        new: NewSandbox,
+        snapshot: SnapshotUse,
+        progress: Progress,
+    ) -> Result<Arc<Sandbox>, CallError> {
+        let engine = self.clone();
+        self.to_its_end(async move { engine.create_from_now(new, &snapshot, progress).await })
+            .await
+    }
+
+    /// Does work that comes to its end also when nobody waits for it any more: half a copy would
+    /// keep its place until the next server removes it.
+    pub(super) async fn to_its_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, CallError>> + Send + 'static,
+    ) -> Result<T, CallError> {
+        let done = self.shared.tasks.spawn(work).await;
+        done.unwrap_or_else(|_ended| Err(going_away()))
     }
 
     async fn fork_now(
@@ -45,45 +74,104 @@ impl Engine {
         (config.ttl, config.hard_ttl) = (None, None);
         change.apply(&mut config);
         self.admit(&config)?;
-        let new = NewSandbox {
-            owner: parent.owner.clone(),
-            template: parent.template.clone(),
-            config,
-        };
-        let mut unfinished = State::create_released(clock::now(), &new.config.policy());
-        unfinished.desired = Desired::Deleted;
-        unfinished.observed = Observed::Deleting;
-        let mut record = self.insert(new, unfinished).await?;
-        let mut forked = self.copy_disk(source, &record, progress).await;
-        if forked.is_ok() {
-            let unfinished = record.state.clone();
-            record.state = State::create_released(clock::now(), &record.config.policy());
-            let stored = self.shared.store.update_sandbox(&record).await;
-            if let Err(error) = stored {
-                record.state = unfinished;
-                forked = Err(store_failed(&error));
-            }
-        }
-        // One that was not finished removes itself.
-        let child = self.adopt(record, None);
-        forked.map(|()| child)
-    }
-
-    async fn copy_disk(
-        &self,
-        source: &Sandbox,
-        child: &crate::store::SandboxRecord,
-        progress: Progress,
-    ) -> Result<(), CallError> {
-        let provisioned = self.shared.runtime.provision(&child.id).await;
-        provisioned.map_err(|error| CallError::Failed {
-            message: error.to_string(),
-        })?;
+        let child = self
+            .insert_unfinished(NewSandbox {
+                owner: parent.owner.clone(),
+                template: parent.template.clone(),
+                config,
+            })
+            .await?;
         let to = CopyTo {
-            sandbox: child.id.clone(),
+            target: Target::Sandbox(child.id.clone()),
             slot: child.slot,
             progress,
         };
-        source.copy(to).await
+        let copied = match self.provision(Whose::Sandbox(&child.id)).await {
+            Ok(()) => source.copy(to).await,
+            Err(error) => Err(error),
+        };
+        let state = State::create_released(clock::now(), &child.config.policy());
+        let child = self.finish(child, copied, state).await?;
+        Ok(self.adopt(child, None))
+    }
+
+    async fn create_from_now(
+        &self,
+        new: NewSandbox,
+        snapshot: &SnapshotUse,
+        progress: Progress,
+    ) -> Result<Arc<Sandbox>, CallError> {
+        self.admit(&new.config)?;
+        let child = self.insert_unfinished(new).await?;
+        let copied = self.copy_snapshot(snapshot, &child, &progress).await;
+        let state = State::create(clock::now(), &child.config.policy());
+        let child = self.finish(child, copied, state).await?;
+        let (reply, answer) = oneshot::channel();
+        let sandbox = self.adopt(child, Some(reply));
+        answer.await.unwrap_or_else(|_gone| Err(going_away()))?;
+        Ok(sandbox)
+    }
+
+    async fn copy_snapshot(
+        &self,
+        snapshot: &SnapshotUse,
+        child: &SandboxRecord,
+        progress: &Progress,
+    ) -> Result<(), CallError> {
+        let whose = Whose::Sandbox(&child.id);
+        self.provision(whose).await?;
+        let from = Disk {
+            whose: Whose::Snapshot(&snapshot.record().id),
+            slot: snapshot.record().slot,
+        };
+        let to = Disk {
+            whose,
+            slot: child.slot,
+        };
+        let copied = self.shared.runtime.copy(from, to, progress).await;
+        progress.send_replace(copied.map_err(|error| failed(&error))?);
+        Ok(())
+    }
+
+    /// A sandbox whose disk is about to be copied.
+    async fn insert_unfinished(&self, new: NewSandbox) -> Result<SandboxRecord, CallError> {
+        let mut unfinished = State::create_released(clock::now(), &new.config.policy());
+        unfinished.desired = Desired::Deleted;
+        unfinished.observed = Observed::Deleting;
+        self.insert(new, unfinished).await
+    }
+
+    /// Makes it what it is to be; one whose copy failed removes itself.
+    async fn finish(
+        &self,
+        mut record: SandboxRecord,
+        copied: Result<(), CallError>,
+        state: State,
+    ) -> Result<SandboxRecord, CallError> {
+        let unfinished = std::mem::replace(&mut record.state, state);
+        let finished = match copied {
+            Ok(()) => {
+                let stored = self.shared.store.update_sandbox(&record).await;
+                stored.map_err(|error| store_failed(&error))
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = finished {
+            record.state = unfinished;
+            self.adopt(record, None);
+            return Err(error);
+        }
+        Ok(record)
+    }
+
+    pub(super) async fn provision(&self, whose: Whose<'_>) -> Result<(), CallError> {
+        let provisioned = self.shared.runtime.provision(whose).await;
+        provisioned.map_err(|error| failed(&error))
+    }
+}
+
+pub(super) fn failed(error: &RuntimeError) -> CallError {
+    CallError::Failed {
+        message: error.to_string(),
     }
 }

@@ -21,7 +21,7 @@ use tokio::{
 use super::{
     activity::{Activity, Doing},
     config::{ConfigChange, IdleKind},
-    task::{Command, CopyTo, Reply, ask},
+    task::{Command, CopyTo, Reply, RestoreTo, ask},
 };
 use crate::{
     agents::{
@@ -107,6 +107,12 @@ impl Sandbox {
         self.ask(|reply| Command::Copy(Box::new(to), reply)).await
     }
 
+    /// Has its disk put back.
+    pub(super) async fn restore(&self, to: RestoreTo) -> Result<(), CallError> {
+        self.ask(|reply| Command::Restore(Box::new(to), reply))
+            .await
+    }
+
     /// Stands still where it is.
     pub(crate) async fn suspend(&self) -> Result<(), CallError> {
         self.ask(Command::Suspend).await
@@ -186,6 +192,9 @@ impl Sandbox {
                     if let Some(agent) = snapshot.agent {
                         return Ok(agent);
                     }
+                }
+                Observed::Releasing if snapshot.record.state.restoring.is_some() => {
+                    return Err(unavailable("the sandbox's files are being put back", 1));
                 }
                 Observed::Releasing => return Err(unavailable("the sandbox is pausing", 1)),
                 Observed::Deleting => return Err(CallError::NoSandbox),

@@ -11,6 +11,8 @@ mod fork;
 mod handle;
 pub(crate) mod network;
 pub(crate) mod rest;
+pub(crate) mod snapshot_rest;
+mod snapshots;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -23,18 +25,22 @@ use std::{
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use outlive_api::network::NetworkMode;
 use outlive_core::{id::SandboxId, sandbox::Sandbox as State};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use self::handle::{Sandbox, Snapshot};
-use self::{activity::Activity, config::SandboxConfig, task::Task};
+use self::{activity::Activity, config::SandboxConfig, snapshots::Uses, task::Task};
 use crate::{
     agents::tails::Tails,
     clock,
+    config::TenantLimits,
     limits::{IDS_TRIED_MAX, SANDBOX_MAILBOX_MAX},
     runtime::{Capabilities, Places, Runtime},
     sessions::{Answer, CallError, Caller, Census, SandboxHandle, Sandboxes},
-    store::{Inserted, Owner, SandboxFilter, SandboxPage, SandboxRecord, Store, StoreError},
+    store::{
+        Inserted, Owner, SandboxFilter, SandboxPage, SandboxRecord, SnapshotState, Store,
+        StoreError,
+    },
 };
 
 /// How many host id ranges there are (`outlive_api::launch::IdRange`).
@@ -49,7 +55,13 @@ pub(crate) struct Shared {
     pub(crate) tasks: TaskTracker,
     /// The server is going; sandboxes stay.
     pub(crate) stop: CancellationToken,
-    pub(crate) owned_max: u32,
+    pub(crate) tenant: TenantLimits,
+    /// Who uses snapshots.
+    uses: Arc<Uses>,
+    /// A snapshot was made: the next that expires may be another.
+    expiry_moved: Notify,
+    /// What is done about the snapshots of a server before.
+    tidying: TaskTracker,
     /// Held by whoever changes what a running sandbox reaches.
     reaching: tokio::sync::Mutex<()>,
     sandboxes: RwLock<HashMap<SandboxId, Arc<Sandbox>>>,
@@ -77,7 +89,7 @@ impl Engine {
         places: Places,
         tasks: TaskTracker,
         stop: CancellationToken,
-        owned_max: u32,
+        tenant: TenantLimits,
     ) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -86,7 +98,10 @@ impl Engine {
                 places,
                 tasks,
                 stop,
-                owned_max,
+                tenant,
+                uses: Arc::default(),
+                expiry_moved: Notify::new(),
+                tidying: TaskTracker::new(),
                 reaching: tokio::sync::Mutex::default(),
                 sandboxes: RwLock::new(HashMap::new()),
             }),
@@ -97,10 +112,15 @@ impl Engine {
     /// Returns once every sandbox has a task; they settle on their own.
     pub(crate) async fn take_up(&self) -> Result<usize, StoreError> {
         let records = self.shared.store.all_sandboxes().await?;
+        let mut snapshots = self.shared.store.all_snapshots().await?;
         let count = records.len();
         for record in records {
             self.adopt(record, None);
         }
+        snapshots.retain(|snapshot| snapshot.state != SnapshotState::Ready);
+        let tidying = self.clone().tidy_snapshots(snapshots);
+        self.shared.tidying.spawn(tidying);
+        self.shared.tasks.spawn(self.clone().expire_snapshots());
         Ok(count)
     }
 
@@ -164,7 +184,7 @@ impl Engine {
             let inserted = self
                 .shared
                 .store
-                .insert_sandbox(&record, self.shared.owned_max);
+                .insert_sandbox(&record, self.shared.tenant.sandboxes_max);
             match inserted.await.map_err(|error| store_failed(&error))? {
                 Inserted::Yes => return Ok(record),
                 Inserted::Collision => {}
@@ -172,7 +192,7 @@ impl Engine {
                     return Err(CallError::QuotaExceeded {
                         message: format!(
                             "the tenant has {} sandboxes, the most it may have",
-                            self.shared.owned_max
+                            self.shared.tenant.sandboxes_max
                         ),
                     });
                 }
@@ -206,8 +226,9 @@ impl Engine {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(record.id.clone(), Arc::clone(&sandbox));
-        let task = Task::new(Arc::clone(&self.shared), record, publish, tails, activity);
-        self.shared.tasks.spawn(task.run(commands, created));
+        let shared = Arc::clone(&self.shared);
+        let task = Task::new(shared, record, publish, tails, activity, commands);
+        self.shared.tasks.spawn(task.run(created));
         sandbox
     }
 

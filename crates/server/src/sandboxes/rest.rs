@@ -29,38 +29,28 @@ use super::{
     Engine, NewSandbox, Sandbox,
     config::{ConfigChange, check, check_seconds},
     network,
+    snapshot_rest::{self, copying, image_name},
+    snapshots::SnapshotUse,
 };
 use crate::{
-    catalog::Catalog,
+    catalog::{Below, Catalog},
     http::{
         extract::{OptionalGatewayBody as Body, PathId, Query},
         reply::{Data, Failure, session_error},
     },
-    images::HOST,
     limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX},
     sessions::{CallError, Caller},
-    store::{Owner, SandboxFilter, SandboxRecord},
+    store::{Owner, SandboxFilter, SandboxRecord, SnapshotRecord},
 };
 
 /// The image a sandbox was made from.
 pub(crate) fn image_of(record: &SandboxRecord) -> String {
-    match &record.config.image {
-        Some(image) => image.name.clone(),
-        None => HOST.to_owned(),
-    }
+    image_name(record.config.image.as_ref()).to_owned()
 }
 
 /// The routes, to be mounted at `/api/v1/sandboxes`.
 pub(crate) fn router() -> Router<Engine> {
-    let later = [
-        "services",
-        "files",
-        "snapshots",
-        "mounts",
-        "logs",
-        "events",
-        "metrics",
-    ];
+    let later = ["services", "files", "mounts", "logs", "events", "metrics"];
     let router = Router::new()
         .route("/", post(create).get(list))
         .route("/{id}", get(show).put(update).delete(delete))
@@ -69,7 +59,8 @@ pub(crate) fn router() -> Router<Engine> {
         .route("/{id}/resume", post(resume))
         .route("/{id}/refresh", post(refresh))
         .route("/{id}/fork", post(fork))
-        .route("/{id}/network", get(show_network).put(change_network));
+        .route("/{id}/network", get(show_network).put(change_network))
+        .merge(snapshot_rest::of_sandboxes());
     later.into_iter().fold(router, |router, name| {
         router
             .route(&format!("/{{id}}/{name}"), any(not_yet))
@@ -83,45 +74,74 @@ async fn create(
     State(engine): State<Engine>,
     Extension(caller): Extension<Caller>,
     Extension(catalog): Extension<Arc<Catalog>>,
+    headers: HeaderMap,
     Body(asked): Body<CreateSandbox>,
 ) -> Answer {
+    if let Some(snapshot) = snapshot_of(&engine, &caller, asked.snapshot_id.as_deref()).await? {
+        // It keeps its image, and nobody removes it meanwhile.
+        let new = checked(&engine, &catalog, &caller, asked, Some(snapshot.record())).await?;
+        let total = snapshot.record().bytes;
+        let (progress, seen) = watch::channel(Copied::default());
+        let work = async move {
+            let sandbox = engine.create_from(new, snapshot, progress).await?;
+            Ok(created(&sandbox.record()))
+        };
+        return copying(&headers, StatusCode::CREATED, work, seen, Some(total)).await;
+    }
     // Until the store knows of the sandbox, which then keeps its image.
     let _image_stays = catalog.hold().await;
-    let new = checked(&engine, &catalog, &caller, asked).await?;
+    let new = checked(&engine, &catalog, &caller, asked, None).await?;
     let sandbox = engine.create(new).await?;
-    let record = sandbox.record();
-    let runtime_id = runtime_id(&record);
-    Ok(success(
-        StatusCode::CREATED,
-        CreatedSandbox {
-            sandbox_id: record.id.to_string(),
-            status: status_of(record.state.observed),
-            template: record.template.clone(),
-            pod_name: runtime_id.clone(),
-            runtime_id,
-        },
-    ))
+    Ok(success(StatusCode::CREATED, created(&sandbox.record())))
 }
 
-/// What a creation asks for, checked.
+fn created(record: &SandboxRecord) -> CreatedSandbox {
+    let runtime_id = runtime_id(record);
+    CreatedSandbox {
+        sandbox_id: record.id.to_string(),
+        status: status_of(record.state.observed),
+        template: record.template.clone(),
+        pod_name: runtime_id.clone(),
+        runtime_id,
+    }
+}
+
+/// The snapshot that a creation names; an empty text is none.
+pub(crate) async fn snapshot_of(
+    engine: &Engine,
+    caller: &Caller,
+    id: Option<&str>,
+) -> Result<Option<SnapshotUse>, Failure> {
+    let Some(id) = id.filter(|id| !id.is_empty()) else {
+        return Ok(None);
+    };
+    let id = snapshot_rest::parsed(id)?;
+    Ok(Some(engine.use_snapshot(&caller.owner, &id).await?))
+}
+
+/// What a creation asks for, checked; `snapshot` is what it starts with.
 pub(crate) async fn checked(
     engine: &Engine,
     catalog: &Catalog,
     caller: &Caller,
     asked: CreateSandbox,
+    snapshot: Option<&SnapshotRecord>,
 ) -> Result<NewSandbox, ApiError> {
-    let template = asked.template.unwrap_or_default().trim().to_owned();
+    let mut template = asked.template.unwrap_or_default().trim().to_owned();
+    if let (true, Some(snapshot)) = (template.is_empty(), snapshot) {
+        template.clone_from(&snapshot.template);
+    }
     if template.is_empty() {
         return Err(bad("template is required"));
-    }
-    if asked.snapshot_id.is_some_and(|id| !id.is_empty()) {
-        return Err(later("snapshots"));
     }
     if asked.mounts.is_some_and(|mounts| !mounts.is_empty()) {
         return Err(later("mounts"));
     }
+    let below = snapshot.map_or(Below::Chosen, |snapshot| {
+        Below::Snapshot(snapshot.image.clone())
+    });
     let config = catalog
-        .config(&template, asked.config.unwrap_or_default())
+        .config(&template, asked.config.unwrap_or_default(), below)
         .await?;
     if config.image.is_some() && engine.capabilities().runtime == "process" {
         return Err(bad(
@@ -374,6 +394,7 @@ async fn fork(
     State(engine): State<Engine>,
     Extension(caller): Extension<Caller>,
     PathId(id): PathId,
+    headers: HeaderMap,
     Body(asked): Body<ForkSandbox>,
 ) -> Answer {
     let source = find(&engine, &caller, &id)?;
@@ -383,15 +404,15 @@ async fn fork(
         hard_ttl: asked.hard_ttl,
         ..wire::SandboxConfig::default()
     })?;
-    let (progress, _) = watch::channel(Copied::default());
-    let child = engine.fork(&source, change, progress).await?;
-    Ok(success(
-        StatusCode::CREATED,
-        ForkedSandbox {
+    let (progress, seen) = watch::channel(Copied::default());
+    let work = async move {
+        let child = engine.fork(&source, change, progress).await?;
+        Ok(ForkedSandbox {
             source_sandbox_id: id,
             sandbox: full(&engine, &child.record()),
-        },
-    ))
+        })
+    };
+    copying(&headers, StatusCode::CREATED, work, seen, None).await
 }
 
 async fn refresh(
@@ -444,11 +465,11 @@ fn later(what: &str) -> ApiError {
     )
 }
 
-fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> ApiError {
+pub(super) fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> ApiError {
     ApiError::new(ErrorCode::BadRequest, message)
 }
 
-fn find(engine: &Engine, caller: &Caller, id: &str) -> Result<Arc<Sandbox>, Failure> {
+pub(super) fn find(engine: &Engine, caller: &Caller, id: &str) -> Result<Arc<Sandbox>, Failure> {
     let id = SandboxId::parse(id)
         .map_err(|_| ApiError::new(ErrorCode::NotFound, "sandbox not found"))?;
     Ok(engine.get(&caller.owner, &id)?)

@@ -13,12 +13,13 @@
 //! when the effect destroys nothing. A request that the store can't take down is refused and
 //! changes nothing; a fact is remembered all the same, and written with whatever comes next.
 
+mod mailbox;
 mod perform;
 
 use std::sync::Arc;
 
 use outlive_core::{
-    id::SandboxId,
+    id::{SandboxId, SnapshotId},
     sandbox::{Decision, Desired, Effect, Hold, Input, Refusal, ReleaseWhy, Then},
     time::Timestamp,
 };
@@ -27,6 +28,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use self::mailbox::Mailbox;
 use super::{
     Shared, Snapshot, activity::Activity, config::ConfigChange, config::IdleKind, going_away,
     seconds, store_failed,
@@ -35,7 +37,7 @@ use crate::{
     agents::{agent::Agent, tails::Tails},
     clock,
     limits::{DEADLINE_SLEEP_MAX, PUT_OFF_MAX, STORE_RETRY},
-    runtime::Progress,
+    runtime::{Progress, Whose},
     sessions::CallError,
     store::SandboxRecord,
 };
@@ -60,19 +62,63 @@ pub(super) enum Command {
     Hold(Box<Hold>, Reply),
     /// Do so no longer.
     DropHold(String, Reply),
-    /// Have the disk copied to another sandbox.
+    /// Have the disk copied to another sandbox or to a snapshot.
     Copy(Box<CopyTo>, Reply),
+    /// Have the disk put back to a snapshot.
+    Restore(Box<RestoreTo>, Reply),
     /// Another configuration.
     Configure(Box<ConfigChange>, Reply),
     /// Leave no trace.
     Delete(Reply),
 }
 
+impl Command {
+    /// Who asked.
+    fn into_reply(self) -> Reply {
+        match self {
+            Self::Wake(reply)
+            | Self::Resume(reply)
+            | Self::Suspend(reply)
+            | Self::Pause(reply)
+            | Self::Refresh(_, reply)
+            | Self::Hold(_, reply)
+            | Self::DropHold(_, reply)
+            | Self::Copy(_, reply)
+            | Self::Restore(_, reply)
+            | Self::Configure(_, reply)
+            | Self::Delete(reply) => reply,
+        }
+    }
+}
+
 /// Where the copy of a disk goes.
 #[derive(Debug)]
 pub(super) struct CopyTo {
-    pub(super) sandbox: SandboxId,
+    pub(super) target: Target,
     pub(super) slot: u16,
+    pub(super) progress: Progress,
+}
+
+/// What gets the copy of a disk.
+#[derive(Debug)]
+pub(super) enum Target {
+    Sandbox(SandboxId),
+    Snapshot(SnapshotId),
+}
+
+impl Target {
+    pub(super) const fn whose(&self) -> Whose<'_> {
+        match self {
+            Self::Sandbox(id) => Whose::Sandbox(id),
+            Self::Snapshot(id) => Whose::Snapshot(id),
+        }
+    }
+}
+
+/// What a disk is put back to.
+#[derive(Debug)]
+pub(super) struct RestoreTo {
+    pub(super) snapshot: SnapshotId,
     pub(super) progress: Progress,
 }
 
@@ -112,6 +158,9 @@ pub(super) struct Task {
     tails: Arc<Tails>,
     activity: Arc<Activity>,
     agent: Option<Arc<Agent>>,
+    mailbox: Mailbox,
+    /// Where somebody looks who waits for a restore.
+    restoring: Option<Progress>,
     /// The store does not know yet what everybody sees; when it is told again.
     unsaved: Option<Instant>,
     /// What the store knows has to be synced beside the next effect.
@@ -126,6 +175,7 @@ impl Task {
         publish: watch::Sender<Snapshot>,
         tails: Arc<Tails>,
         activity: Arc<Activity>,
+        commands: mpsc::Receiver<Command>,
     ) -> Self {
         Self {
             shared,
@@ -134,17 +184,15 @@ impl Task {
             tails,
             activity,
             agent: None,
+            mailbox: Mailbox::new(commands),
+            restoring: None,
             unsaved: None,
             owes_sync: false,
             next: Next::GoOn,
         }
     }
 
-    pub(super) async fn run(
-        mut self,
-        mut commands: mpsc::Receiver<Command>,
-        created: Option<Reply>,
-    ) {
+    pub(super) async fn run(mut self, created: Option<Reply>) {
         let stop = self.shared.stop.clone();
         match created {
             Some(reply) => self.first_start(reply).await,
@@ -152,16 +200,17 @@ impl Task {
             None => self.note(Effect::Look).await,
         }
         while self.next == Next::GoOn {
+            let (agent, due) = (self.agent.clone(), self.wake_up());
             tokio::select! {
-                command = commands.recv() => match command {
+                command = self.mailbox.next() => match command {
                     Some(command) => self.carry_out(command).await,
                     None => return,
                 },
-                () = gone(self.agent.clone()) => {
+                () = gone(agent) => {
                     self.agent = None;
                     self.tell(&Input::Gone).await;
                 }
-                () = sleep_until(self.wake_up()) => self.due().await,
+                () = sleep_until(due) => self.due().await,
                 () = self.activity.ended() => {} // There is a deadline again.
                 () = stop.cancelled() => return,
             }
@@ -178,6 +227,11 @@ impl Task {
             Command::Hold(hold, reply) => (Input::Hold(*hold), reply),
             Command::DropHold(id, reply) => (Input::DropHold(id), reply),
             Command::Delete(reply) => (Input::Delete, reply),
+            Command::Restore(to, reply) => {
+                let RestoreTo { snapshot, progress } = *to;
+                self.restoring = Some(progress);
+                (Input::Restore(snapshot), reply)
+            }
             Command::Copy(to, reply) => {
                 let result = self.copy(&to).await;
                 return answer(reply, result);

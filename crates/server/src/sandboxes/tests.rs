@@ -3,6 +3,8 @@
 //! A server is a tokio runtime of its own here: killing it drops every task where it stands. The
 //! host, the store's file and the fakes stay.
 
+mod snapshots;
+
 use std::{
     collections::BTreeMap,
     sync::{
@@ -12,9 +14,10 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use outlive_api::{agent::Request, launch::Copied};
 use outlive_core::{
-    id::{Generation, SandboxId, SessionId},
+    id::{Generation, SandboxId, SessionId, SnapshotId},
     sandbox::{Desired, Observed, ReleaseWhy},
     session::Rejection,
 };
@@ -31,14 +34,17 @@ use crate::{
         tests::{create, session},
     },
     clock,
+    config::TenantLimits,
     runtime::{
-        Capabilities, Disk, Progress, Runtime, RuntimeError, RuntimeFuture, Start,
+        Capabilities, Disk, Progress, Restore, RestoreError, Runtime, RuntimeError, RuntimeFuture,
+        Start, Whose,
         fake::{FakeHost, FakeRuntime},
     },
     sessions::{CallError, SandboxHandle},
     store::{
-        Inserted, KeyHash, KeyRecord, Owner, SandboxFilter, SandboxPage, SandboxRecord, Store,
-        StoreError, StoreFuture, sqlite::SqliteStore,
+        Inserted, KeyHash, KeyRecord, Owner, SandboxFilter, SandboxPage, SandboxRecord,
+        SnapshotInserted, SnapshotRecord, SnapshotState, SnapshotStore, Store, StoreError,
+        StoreFuture, sqlite::SqliteStore,
     },
 };
 
@@ -187,14 +193,63 @@ impl Store for Fragile<SqliteStore> {
     }
 }
 
+impl SnapshotStore for Fragile<SqliteStore> {
+    fn insert_snapshot<'a>(
+        &'a self,
+        record: &'a SnapshotRecord,
+        owned_max: u32,
+    ) -> StoreFuture<'a, SnapshotInserted> {
+        Box::pin(async move {
+            self.crash.step().await;
+            let done = self.inner.insert_snapshot(record, owned_max).await;
+            self.crash.step().await;
+            done
+        })
+    }
+
+    fn update_snapshot<'a>(&'a self, record: &'a SnapshotRecord) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            self.crash.step().await;
+            let done = self.inner.update_snapshot(record).await;
+            self.crash.step().await;
+            done
+        })
+    }
+
+    fn remove_snapshot<'a>(&'a self, id: &'a SnapshotId) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            self.crash.step().await;
+            let done = self.inner.remove_snapshot(id).await;
+            self.crash.step().await;
+            done
+        })
+    }
+
+    fn snapshot<'a>(&'a self, id: &'a SnapshotId) -> StoreFuture<'a, Option<SnapshotRecord>> {
+        self.inner.snapshot(id)
+    }
+
+    fn all_snapshots(&self) -> StoreFuture<'_, Vec<SnapshotRecord>> {
+        self.inner.all_snapshots()
+    }
+
+    fn snapshots_of<'a>(
+        &'a self,
+        owner: &'a Owner,
+        sandbox: Option<&'a SandboxId>,
+    ) -> StoreFuture<'a, Vec<SnapshotRecord>> {
+        self.inner.snapshots_of(owner, sandbox)
+    }
+}
+
 impl Runtime for Fragile<FakeRuntime> {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
 
-    fn provision<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
+    fn provision<'a>(&'a self, whose: Whose<'a>) -> RuntimeFuture<'a, ()> {
         Box::pin(async move {
-            self.inner.provision(sandbox).await?;
+            self.inner.provision(whose).await?;
             self.crash.step().await;
             Ok(())
         })
@@ -243,10 +298,23 @@ impl Runtime for Fragile<FakeRuntime> {
         })
     }
 
-    fn delete<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()> {
+    fn restore<'a>(
+        &'a self,
+        restore: Restore<'a>,
+        progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<Copied, RestoreError>> {
         Box::pin(async move {
             self.crash.step().await;
-            self.inner.delete(sandbox).await?;
+            let restored = self.inner.restore(restore, progress).await;
+            self.crash.step().await;
+            restored
+        })
+    }
+
+    fn delete<'a>(&'a self, whose: Whose<'a>) -> RuntimeFuture<'a, ()> {
+        Box::pin(async move {
+            self.crash.step().await;
+            self.inner.delete(whose).await?;
             self.crash.step().await;
             Ok(())
         })
@@ -288,7 +356,11 @@ impl Server {
             host.places().clone(),
             TaskTracker::new(),
             CancellationToken::new(),
-            4,
+            TenantLimits {
+                sandboxes_max: 4,
+                snapshots_max: 3,
+                ..TenantLimits::default()
+            },
         );
         runtime.block_on(engine.take_up()).unwrap();
         Self {
@@ -324,6 +396,9 @@ impl Server {
 
     fn settle(&self) -> Vec<Arc<Sandbox>> {
         self.runtime.block_on(async {
+            let tidying = &self.engine.shared.tidying;
+            tidying.close();
+            tidying.wait().await;
             let mut left = Vec::new();
             for sandbox in self.engine.all() {
                 if sandbox.settled().await {
@@ -356,6 +431,7 @@ impl Stage {
 
     /// Nothing runs, lies about or is remembered that the others don't know of.
     fn check(&self, server: &Server, at: &str) {
+        self.check_snapshots(server, at);
         let sandboxes = server.settle();
         let mut known = Vec::new();
         for sandbox in &sandboxes {
@@ -378,6 +454,24 @@ impl Stage {
     }
 }
 
+impl Stage {
+    /// Every snapshot is whole and has its files.
+    fn check_snapshots(&self, server: &Server, at: &str) {
+        server.settle();
+        let store = &server.engine.shared.store;
+        let records = server.runtime.block_on(store.all_snapshots()).unwrap();
+        let mut known = Vec::new();
+        for record in records {
+            assert_eq!(record.state, SnapshotState::Ready, "{at}: {record:?}");
+            known.push(record.id);
+        }
+        known.sort();
+        let mut found = self.host.snapshots();
+        found.sort();
+        assert_eq!(found, known, "{at}: snapshots");
+    }
+}
+
 fn new_sandbox() -> NewSandbox {
     NewSandbox {
         owner: Owner::parse("acme").unwrap(),
@@ -391,13 +485,27 @@ fn new_sandbox() -> NewSandbox {
 
 /// Kills the server at every step of a story, starts another, and looks for what is left over.
 fn killed_at_every_step<T, F: Future<Output = T>>(story: impl Fn(Engine) -> F) -> usize {
+    killed_at_every_step_on(|engine, _host| story(engine), |_stage, _server, _at| {})
+}
+
+/// The same for a story about a host, of which something else must hold, too.
+fn killed_at_every_step_on<T, F: Future<Output = T>>(
+    story: impl Fn(Engine, Arc<FakeHost>) -> F,
+    check: impl Fn(&Stage, &Server, &str),
+) -> usize {
     for step in 0..1000 {
         let stage = Stage::set();
         let first = Server::start(&stage.host, Crash::at(step));
-        let told = first.run(story(first.engine.clone())).is_some();
+        let telling = story(first.engine.clone(), Arc::clone(&stage.host));
+        let told = first.run(telling).is_some();
         first.kill();
         let second = Server::sound(&stage.host);
         stage.check(&second, &format!("killed at step {step}"));
+        check(&stage, &second, &format!("killed at step {step}"));
+        for snapshot in stage.host.snapshots() {
+            let deleting = second.engine.delete_snapshot("acme", &snapshot);
+            second.runtime.block_on(deleting).unwrap();
+        }
         // Whatever was left can be removed.
         for sandbox in second.settle() {
             second.runtime.block_on(sandbox.delete()).unwrap();

@@ -5,7 +5,10 @@ use serde::{Deserialize, Serialize};
 use sqlx::{Row as _, sqlite::SqliteRow};
 
 use super::{StoreError, StoreFuture, sqlite::SqliteStore};
-use crate::images::{Counts, Digest, Settings};
+use crate::{
+    images::{Counts, Digest, Settings, UsedImage},
+    sandboxes::config::SandboxConfig,
+};
 
 /// One image.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +23,24 @@ pub(crate) struct ImageRecord {
     /// Where it came from.
     pub(crate) source: String,
     pub(crate) created_at: Timestamp,
+}
+
+/// Who needs an image, which is `host` where none is named.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum ImageUser {
+    /// A sandbox, awake or not.
+    Sandbox(Option<UsedImage>),
+    /// A snapshot, ready or not.
+    Snapshot(Option<UsedImage>),
+}
+
+impl ImageUser {
+    /// What it needs.
+    pub(crate) const fn image(&self) -> Option<&UsedImage> {
+        match self {
+            Self::Sandbox(image) | Self::Snapshot(image) => image.as_ref(),
+        }
+    }
 }
 
 /// What is kept as text.
@@ -38,6 +59,10 @@ pub(crate) trait ImageStore: std::fmt::Debug + Send + Sync {
 
     /// All of them, by name.
     fn all_images(&self) -> StoreFuture<'_, Vec<ImageRecord>>;
+
+    /// Everybody who needs an image, as of one instant: who takes over from another is in the
+    /// store before the other leaves it.
+    fn image_users(&self) -> StoreFuture<'_, Vec<ImageUser>>;
 
     /// Takes a name away. Idempotent.
     fn remove_image<'a>(&'a self, name: &'a str) -> StoreFuture<'a, ()>;
@@ -77,6 +102,18 @@ impl ImageStore for SqliteStore {
         })
     }
 
+    fn image_users(&self) -> StoreFuture<'_, Vec<ImageUser>> {
+        Box::pin(async move {
+            let rows = sqlx::query(
+                "SELECT id, config, NULL AS image FROM sandboxes \
+                 UNION ALL SELECT id, NULL AS config, image FROM snapshots",
+            )
+            .fetch_all(self.pool())
+            .await?;
+            rows.iter().map(user).collect()
+        })
+    }
+
     fn remove_image<'a>(&'a self, name: &'a str) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             sqlx::query("DELETE FROM images WHERE name = ?")
@@ -86,6 +123,22 @@ impl ImageStore for SqliteStore {
             Ok(())
         })
     }
+}
+
+fn user(row: &SqliteRow) -> Result<ImageUser, StoreError> {
+    let id: String = row.try_get("id")?;
+    let bad = |column| StoreError::BadRow {
+        id: id.clone(),
+        column,
+    };
+    let config: Option<String> = row.try_get("config")?;
+    if let Some(config) = config {
+        let config = SandboxConfig::from_text(&config).map_err(|_| bad("config"))?;
+        return Ok(ImageUser::Sandbox(config.image));
+    }
+    let image: Option<String> = row.try_get("image")?;
+    let image = image.map(|text| serde_json::from_str(&text)).transpose();
+    Ok(ImageUser::Snapshot(image.map_err(|_| bad("image"))?))
 }
 
 fn image(row: &SqliteRow) -> Result<ImageRecord, StoreError> {

@@ -1,4 +1,5 @@
-//! What the server must not forget: sandboxes with what was asked of them, and API keys.
+//! What the server must not forget: sandboxes with what was asked of them, snapshots, and API
+//! keys.
 //!
 //! The store holds *intents*. A task writes what it is about to do, does it, and then writes what
 //! came of it; a server that is killed in between finds the intent and finishes it. Nothing about
@@ -8,6 +9,7 @@
 //! and later PostgreSQL for several.
 
 mod images;
+mod snapshots;
 pub(crate) mod sqlite;
 #[cfg(test)]
 mod suite;
@@ -22,7 +24,10 @@ use outlive_core::{
     time::Timestamp,
 };
 
-pub(crate) use self::images::{ImageRecord, ImageStore};
+pub(crate) use self::{
+    images::{ImageRecord, ImageStore, ImageUser},
+    snapshots::{SnapshotInserted, SnapshotRecord, SnapshotState, SnapshotStore},
+};
 use crate::sandboxes::config::SandboxConfig;
 
 /// The answer of a store.
@@ -153,7 +158,7 @@ pub(crate) struct KeyRecord {
 }
 
 /// The store.
-pub(crate) trait Store: fmt::Debug + Send + Sync {
+pub(crate) trait Store: SnapshotStore {
     /// Takes a sandbox in unless its owner already has `owned_max`; atomic.
     fn insert_sandbox<'a>(
         &'a self,

@@ -21,7 +21,7 @@ use std::{
 };
 
 use outlive_core::{
-    id::{Generation, SandboxId},
+    id::{Generation, SandboxId, SnapshotId},
     sandbox::{Desired, Hold, Observed, ReleaseWhy, Sandbox, Stored},
     time::Timestamp,
 };
@@ -43,7 +43,7 @@ const CONNECTIONS_MAX: u32 = 4;
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 
 const SANDBOX_COLUMNS: &str = "id, owner, template, config, desired, observed, why, generation, \
-     slot, created_at, updated_at, claimed_at, expires_at, hard_expires_at, holds";
+     slot, created_at, updated_at, claimed_at, expires_at, hard_expires_at, holds, restoring";
 
 /// See the module.
 #[derive(Debug)]
@@ -172,7 +172,8 @@ impl SqliteStore {
     async fn note(&self, record: &SandboxRecord) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE sandboxes SET config = ?, desired = ?, observed = ?, why = ?, generation = ?, \
-             updated_at = ?, claimed_at = ?, expires_at = ?, hard_expires_at = ?, holds = ? \
+             updated_at = ?, claimed_at = ?, expires_at = ?, hard_expires_at = ?, holds = ?, \
+             restoring = ? \
              WHERE id = ?",
         )
         .bind(record.config.to_text()?)
@@ -185,6 +186,7 @@ impl SqliteStore {
         .bind(record.state.expires_at.map(Timestamp::unix_nanos))
         .bind(record.state.hard_expires_at.map(Timestamp::unix_nanos))
         .bind(holds_text(&record.state.holds)?)
+        .bind(record.state.restoring.as_ref().map(SnapshotId::as_str))
         .bind(record.id.as_str())
         .execute(&self.sandboxes)
         .await?;
@@ -360,7 +362,7 @@ async fn connections(most: u32, options: SqliteConnectOptions) -> Result<SqliteP
 }
 
 /// SQLite has signed numbers only; ours never come near the border.
-fn number(value: u64) -> i64 {
+pub(super) fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
@@ -401,6 +403,7 @@ fn state(id: &str, row: &SqliteRow) -> Result<Sandbox, StoreError> {
             .map(|nanos| nanos.map(Timestamp::from_unix_nanos))
     };
     let why: Option<String> = row.try_get("why")?;
+    let restoring: Option<String> = row.try_get("restoring")?;
     let generation: i64 = row.try_get("generation")?;
     let claimed_at: i64 = row.try_get("claimed_at")?;
     Ok(Sandbox::remembered(Stored {
@@ -414,6 +417,9 @@ fn state(id: &str, row: &SqliteRow) -> Result<Sandbox, StoreError> {
         expires_at: time("expires_at")?,
         hard_expires_at: time("hard_expires_at")?,
         holds: holds_of(&text("holds")?).map_err(|_| bad("holds"))?,
+        restoring: restoring
+            .map(|id| SnapshotId::parse(&id).map_err(|_| bad("restoring")))
+            .transpose()?,
     }))
 }
 

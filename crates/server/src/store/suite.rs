@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 
 use outlive_api::keys::Role;
 use outlive_core::{
-    id::{Generation, SandboxId},
+    id::{Generation, SandboxId, SnapshotId},
     sandbox::{Desired, Hold, Observed, ReleaseWhy, Sandbox, Stored},
     time::Timestamp,
 };
 
-use super::{Inserted, KeyRecord, Owner, SandboxFilter, SandboxRecord, Store};
+use super::{
+    Inserted, KeyRecord, Owner, SandboxFilter, SandboxRecord, SnapshotInserted, SnapshotRecord,
+    SnapshotState, Store,
+};
 use crate::sandboxes::config::SandboxConfig;
 
 pub(super) async fn run<S, F>(open: impl Fn() -> F)
@@ -22,6 +25,8 @@ where
     the_quota_is_one_step_with_the_row(&open().await).await;
     pages_are_ordered_filtered_and_counted(&open().await).await;
     keys_are_found_listed_and_revoked(&open).await;
+    snapshots_are_what_was_written(&open).await;
+    a_snapshot_s_name_is_its_owner_s_own(&open().await).await;
 }
 
 fn record(id: u64, owner: &str, created: i64) -> SandboxRecord {
@@ -44,6 +49,7 @@ fn record(id: u64, owner: &str, created: i64) -> SandboxRecord {
             expires_at: Some(Timestamp::from_unix_nanos(created + 5)),
             hard_expires_at: None,
             holds: Vec::new(),
+            restoring: None,
         }),
         slot: u16::try_from(id).unwrap(),
         created_at: at,
@@ -80,6 +86,7 @@ async fn sandboxes_are_what_was_written<S: Store, F: Future<Output = S>>(open: i
         since: Timestamp::from_unix_nanos(3),
         expires_at: Timestamp::from_unix_nanos(4),
     }];
+    one.state.restoring = Some(SnapshotId::from_bits(8));
     one.config.auto_resume = false;
     store.update_sandbox(&one).await.unwrap();
     drop(store);
@@ -192,4 +199,74 @@ async fn keys_are_found_listed_and_revoked<S: Store, F: Future<Output = S>>(open
     );
     let keys = store.all_keys().await.unwrap();
     assert_eq!(keys[0].revoked_at, Some(at), "the first revocation counts");
+}
+
+fn snapshot(id: u64, owner: &str, name: Option<&str>) -> SnapshotRecord {
+    SnapshotRecord {
+        id: SnapshotId::from_bits(id),
+        owner: Owner::parse(owner).unwrap(),
+        name: name.map(str::to_owned),
+        description: None,
+        sandbox: SandboxId::from_bits(id % 2),
+        template: "default".to_owned(),
+        image: None,
+        slot: 9,
+        state: SnapshotState::Making,
+        files: 0,
+        bytes: 0,
+        created_at: Timestamp::from_unix_nanos(i64::try_from(id).unwrap()),
+        expires_at: None,
+    }
+}
+
+async fn snapshots_are_what_was_written<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
+    let mut one = snapshot(1 << 32, "keeper", Some("one"));
+    one.description = Some("before \"it\" all".to_owned());
+    one.expires_at = Some(Timestamp::from_unix_nanos(7));
+    let store = open().await;
+    let inserted = store.insert_snapshot(&one, 10).await.unwrap();
+    assert_eq!(inserted, SnapshotInserted::Yes);
+    // One that is being made is nobody's yet.
+    let owner = one.owner.clone();
+    assert_eq!(store.snapshots_of(&owner, None).await.unwrap(), vec![]);
+    one.state = SnapshotState::Ready;
+    (one.files, one.bytes) = (3, 4);
+    store.update_snapshot(&one).await.unwrap();
+    drop(store);
+
+    let store = open().await;
+    assert_eq!(store.all_snapshots().await.unwrap(), vec![one.clone()]);
+    assert_eq!(store.snapshot(&one.id).await.unwrap(), Some(one.clone()));
+    for (sandbox, found) in [(&one.sandbox, 1), (&SandboxId::from_bits(77), 0)] {
+        let listed = store.snapshots_of(&owner, Some(sandbox)).await.unwrap();
+        assert_eq!(listed.len(), found);
+    }
+    store.remove_snapshot(&one.id).await.unwrap();
+    store.remove_snapshot(&one.id).await.unwrap();
+    assert_eq!(store.snapshot(&one.id).await.unwrap(), None);
+}
+
+async fn a_snapshot_s_name_is_its_owner_s_own<S: Store>(store: &S) {
+    let mut put = Vec::new();
+    for record in [
+        snapshot(1 << 32, "acme", Some("base")),
+        snapshot(1 << 32, "acme", None),
+        snapshot(2 << 32, "acme", Some("base")),
+        snapshot(3 << 32, "other", Some("base")),
+        snapshot(4 << 32, "acme", None),
+        snapshot(5 << 32, "acme", None),
+        snapshot(6 << 32, "acme", None),
+    ] {
+        put.push(store.insert_snapshot(&record, 3).await.unwrap());
+    }
+    let expected = [
+        SnapshotInserted::Yes,
+        SnapshotInserted::Collision,
+        SnapshotInserted::NameTaken,
+        SnapshotInserted::Yes,
+        SnapshotInserted::Yes,
+        SnapshotInserted::Yes,
+        SnapshotInserted::OverQuota,
+    ];
+    assert_eq!(put, expected);
 }

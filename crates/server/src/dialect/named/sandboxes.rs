@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use outlive_api::{
     error::{ApiError, BareErrorEnvelope},
+    launch::Copied,
     named::{
         CreateSandbox, IDLE_SUSPEND_SECONDS_DEFAULT, Sandbox as SandboxBody, SandboxAnswer,
         SandboxList,
@@ -12,6 +13,7 @@ use outlive_api::{
     sandbox as wire,
 };
 use outlive_core::sandbox::Observed;
+use tokio::sync::watch;
 
 use super::{find, refused};
 use crate::{
@@ -51,7 +53,7 @@ pub(super) async fn create(
         return Err(ApiError::invalid("idle_suspend_seconds must be 0 or more").into());
     }
     let new = wire::CreateSandbox {
-        template: Some(asked.template.unwrap_or_else(|| "default".to_owned())),
+        template: asked.template,
         config: Some(wire::SandboxConfig {
             env_vars: asked.env,
             image: asked.image,
@@ -63,14 +65,33 @@ pub(super) async fn create(
         }),
         ..wire::CreateSandbox::default()
     };
-    // Until the store knows of the sandbox, which then keeps its image.
-    let _image_stays = catalog.hold().await;
-    let new = rest::checked(&engine, &catalog, &caller, new)
-        .await
-        .map_err(as_invalid)?;
-    let sandbox = engine.create(new).await.map_err(refused)?;
+    let sandbox = make(&engine, &catalog, &caller, new, asked.snapshot_id).await?;
     let sandbox = body(&sandbox).await?;
     Ok((StatusCode::CREATED, Json(SandboxAnswer { sandbox })))
+}
+
+async fn make(
+    engine: &Engine,
+    catalog: &Catalog,
+    caller: &Caller,
+    mut new: wire::CreateSandbox,
+    snapshot_id: Option<String>,
+) -> Result<Arc<Sandbox>, Failure> {
+    if let Some(snapshot) = rest::snapshot_of(engine, caller, snapshot_id.as_deref()).await? {
+        let new = rest::checked(engine, catalog, caller, new, Some(snapshot.record()))
+            .await
+            .map_err(as_invalid)?;
+        let (progress, _) = watch::channel(Copied::default());
+        let made = engine.create_from(new, snapshot, progress).await;
+        return made.map_err(refused);
+    }
+    new.template.get_or_insert_with(|| "default".to_owned());
+    // Until the store knows of the sandbox, which then keeps its image.
+    let _image_stays = catalog.hold().await;
+    let new = rest::checked(engine, catalog, caller, new, None)
+        .await
+        .map_err(as_invalid)?;
+    engine.create(new).await.map_err(refused)
 }
 
 /// This dialect has one code for what makes no sense.

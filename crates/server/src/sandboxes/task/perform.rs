@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use outlive_api::agent::{Outcome, Request};
+use outlive_api::{
+    agent::{Outcome, Request},
+    launch::Copied,
+};
 use outlive_core::{
     sandbox::{Effect, Input, Observed},
     session::Session,
     time::Timestamp,
 };
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 
 use super::{super::store_failed, CopyTo, Task, seconds};
 use crate::{
@@ -17,7 +20,7 @@ use crate::{
         AGENT_START_MAX, AGENT_WAIT_MAX, FREEZE_ANSWER_MAX, KEEPER_KILL_MAX, READ_ANSWER_MAX,
         RELEASE_MAX,
     },
-    runtime::{Disk, Start},
+    runtime::{Disk, Restore, RestoreError, Start, Whose},
     sessions::CallError,
 };
 
@@ -55,6 +58,7 @@ impl Task {
                 let ended = self.end_runtime().await;
                 came(ended, Input::Ended, Input::NotEnded)
             }
+            Effect::Restore => self.put_back().await,
             Effect::Remove => match self.remove().await {
                 Ok(()) => (None, Ok(())),
                 Err(error) => (Some(Input::NotRemoved), Err(error)),
@@ -116,7 +120,8 @@ impl Task {
     }
 
     async fn bring_up(&mut self) -> Result<(), CallError> {
-        let provisioned = self.shared.runtime.provision(&self.record.id).await;
+        let whose = Whose::Sandbox(&self.record.id);
+        let provisioned = self.shared.runtime.provision(whose).await;
         provisioned.map_err(|error| failed(&error))?;
         let keeper = self
             .shared
@@ -176,46 +181,89 @@ impl Task {
     /// Copies the disk as it is at one instant: a workload that runs stands still meanwhile. Its
     /// sandbox stays what it is, and a server that is killed here finds it frozen and thaws it.
     pub(super) async fn copy(&mut self, to: &CopyTo) -> Result<(), CallError> {
-        let awake = match self.record.state.observed {
-            Observed::Running => self.agent.clone(),
-            Observed::Frozen | Observed::Released | Observed::Failed => None,
-            Observed::Deleting => return Err(CallError::NoSandbox),
-            Observed::Starting | Observed::Freezing | Observed::Thawing | Observed::Releasing => {
-                return Err(unavailable(
-                    &"the sandbox is not at rest; try again in a moment",
-                ));
-            }
-        };
-        if awake.is_some() {
+        let runs = self.may_be_copied()?;
+        if runs {
             self.stand_still().await?;
         }
+        let shared = Arc::clone(&self.shared);
         let source = Disk {
-            sandbox: &self.record.id,
+            whose: Whose::Sandbox(&self.record.id),
             slot: self.record.slot,
         };
         let target = Disk {
-            sandbox: &to.sandbox,
+            whose: to.target.whose(),
             slot: to.slot,
         };
-        let copied = self.shared.runtime.copy(source, target, &to.progress).await;
-        if awake.is_some() && self.ask_done(Request::Thaw).await.is_err() {
+        let copying = shared.runtime.copy(source, target, &to.progress);
+        let copied = self.mailbox.meanwhile(copying).await;
+        if runs && self.ask_done(Request::Thaw).await.is_err() {
             // It is looked at again, and thawed then.
             self.tell(&Input::NotThawed).await;
         }
-        match copied {
+        let copied = copied.map_err(|error| failed(&error))?;
+        tracing::info!(sandbox = %self.record.id, to = ?to.target, ?copied, "a disk was copied");
+        to.progress.send_replace(copied);
+        Ok(())
+    }
+
+    /// Tells whether a workload runs that has to stand still for a copy.
+    fn may_be_copied(&self) -> Result<bool, CallError> {
+        let state = &self.record.state;
+        let at_rest = state.restoring.is_none();
+        match state.observed {
+            Observed::Running if at_rest => Ok(self.agent.is_some()),
+            Observed::Frozen | Observed::Released | Observed::Failed if at_rest => Ok(false),
+            Observed::Deleting => Err(CallError::NoSandbox),
+            Observed::Running
+            | Observed::Frozen
+            | Observed::Released
+            | Observed::Failed
+            | Observed::Starting
+            | Observed::Freezing
+            | Observed::Thawing
+            | Observed::Releasing => Err(unavailable(
+                &"the sandbox is not at rest; try again in a moment",
+            )),
+        }
+    }
+
+    /// Puts the disk back to what a snapshot holds.
+    async fn put_back(&mut self) -> Came {
+        let Some(id) = self.record.state.restoring.clone() else {
+            return (Some(Input::NotRestored), Err(CallError::NoSnapshot));
+        };
+        let progress = self.restoring.take();
+        let progress = progress.unwrap_or_else(|| watch::channel(Copied::default()).0);
+        let snapshot = match self.shared.store.snapshot(&id).await {
+            Ok(Some(snapshot)) => snapshot,
+            // It is not removed as long as anybody is put back to it.
+            Ok(None) => return (Some(Input::NotRestored), Err(CallError::NoSnapshot)),
+            Err(error) => return (Some(Input::HalfRestored), Err(store_failed(&error))),
+        };
+        let shared = Arc::clone(&self.shared);
+        let restore = Restore {
+            snapshot: (&id, snapshot.slot),
+            sandbox: (&self.record.id, self.record.slot),
+        };
+        let restoring = shared.runtime.restore(restore, &progress);
+        match self.mailbox.meanwhile(restoring).await {
             Ok(copied) => {
-                tracing::info!(sandbox = %self.record.id, to = %to.sandbox, ?copied, "a disk was copied");
-                to.progress.send_replace(copied);
-                Ok(())
+                tracing::info!(sandbox = %self.record.id, snapshot = %id, ?copied, "a disk was put back");
+                progress.send_replace(copied);
+                (Some(Input::Restored), Ok(()))
             }
-            Err(error) => Err(failed(&error)),
+            Err(RestoreError::Untouched(error)) => (Some(Input::NotRestored), Err(failed(&error))),
+            Err(error @ RestoreError::Unsure(_)) => {
+                (Some(Input::HalfRestored), Err(unavailable(&error)))
+            }
         }
     }
 
     /// The record goes last.
     async fn remove(&mut self) -> Result<(), CallError> {
         self.end_runtime().await?;
-        let deleted = self.shared.runtime.delete(&self.record.id).await;
+        let whose = Whose::Sandbox(&self.record.id);
+        let deleted = self.shared.runtime.delete(whose).await;
         deleted.map_err(|error| failed(&error))?;
         self.shared
             .store

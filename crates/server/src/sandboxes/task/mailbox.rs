@@ -1,0 +1,152 @@
+//! What a sandbox's task was asked and did not begin yet.
+//!
+//! While its disk is copied, which may take minutes, nothing else is begun: every command would
+//! change what is copied, or the state that the copy goes back to. Those that come wait for a
+//! moment, since most copies are short, and are then told why.
+
+use std::{collections::VecDeque, pin::pin, time::Duration};
+
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+
+use super::{Command, answer, seconds};
+use crate::{
+    limits::{BUSY_WAIT_MAX, SANDBOX_MAILBOX_MAX},
+    sessions::CallError,
+};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    commands: mpsc::Receiver<Command>,
+    /// Oldest first, each with the time when it is refused.
+    waiting: VecDeque<(Instant, Command)>,
+    patience: Duration,
+}
+
+/// What happened while the work went on.
+enum Met<T> {
+    Done(T),
+    Asked(Option<Command>),
+    Late,
+}
+
+impl Mailbox {
+    pub(super) fn new(commands: mpsc::Receiver<Command>) -> Self {
+        Self {
+            commands,
+            waiting: VecDeque::new(),
+            patience: BUSY_WAIT_MAX,
+        }
+    }
+
+    /// The next command; nothing when nobody can ask any more.
+    pub(super) async fn next(&mut self) -> Option<Command> {
+        match self.waiting.pop_front() {
+            Some((_, command)) => Some(command),
+            None => self.commands.recv().await,
+        }
+    }
+
+    /// Does work that nothing may come between. Those who ask meanwhile hear within a bound that
+    /// they have to come back.
+    pub(super) async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        let mut may_be_asked = true;
+        loop {
+            let late = self.waiting.front().map(|(until, _)| *until);
+            let met = tokio::select! {
+                biased;
+                done = &mut work => Met::Done(done),
+                command = self.commands.recv(), if may_be_asked => Met::Asked(command),
+                () = until(late) => Met::Late,
+            };
+            match met {
+                Met::Done(done) => return done,
+                Met::Asked(Some(command)) if self.waiting.len() < SANDBOX_MAILBOX_MAX => {
+                    self.waiting
+                        .push_back((Instant::now() + self.patience, command));
+                }
+                Met::Asked(Some(command)) => refuse(command),
+                Met::Asked(None) => may_be_asked = false,
+                Met::Late => {
+                    if let Some((_, command)) = self.waiting.pop_front() {
+                        refuse(command);
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn until(late: Option<Instant>) {
+    match late {
+        Some(late) => sleep_until(late).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn refuse(command: Command) {
+    let busy = CallError::Unavailable {
+        message: "the sandbox's files are being copied (fork, snapshot or restore), and it \
+                  takes no other command meanwhile; try again in a moment"
+            .to_owned(),
+        retry_after: seconds(1),
+    };
+    answer(command.into_reply(), Err(busy));
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn ask(sender: &mpsc::Sender<Command>) -> oneshot::Receiver<Result<(), CallError>> {
+        let (reply, heard) = oneshot::channel();
+        sender.try_send(Command::Pause(reply)).unwrap();
+        heard
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_during_a_long_copy_is_told_why_within_a_bound() {
+        let (sender, commands) = mpsc::channel(4);
+        let mut mailbox = Mailbox::new(commands);
+        let (end, ends) = oneshot::channel();
+        let begun = Instant::now();
+        let heard = ask(&sender);
+        let asking = async {
+            let refused = heard.await.unwrap().unwrap_err();
+            assert!(refused.to_string().contains("being copied"), "{refused}");
+            assert_eq!(begun.elapsed(), BUSY_WAIT_MAX);
+            // The copy went on all the while.
+            end.send(7).unwrap();
+        };
+        let (done, ()) = tokio::join!(mailbox.meanwhile(ends), asking);
+        assert_eq!(done, Ok(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_during_a_short_copy_is_served_after_it_in_turn() {
+        let (sender, commands) = mpsc::channel(4);
+        let mut mailbox = Mailbox::new(commands);
+        let mut first = ask(&sender);
+        mailbox
+            .meanwhile(tokio::time::sleep(BUSY_WAIT_MAX / 2))
+            .await;
+        let second = ask(&sender);
+        let Some(Command::Pause(reply)) = mailbox.next().await else {
+            panic!("the command was lost");
+        };
+        assert!(first.try_recv().is_err(), "nobody answered it yet");
+        answer(reply, Ok(()));
+        first.await.unwrap().unwrap();
+        let Some(Command::Pause(reply)) = mailbox.next().await else {
+            panic!("the command was lost");
+        };
+        answer(reply, Ok(()));
+        second.await.unwrap().unwrap();
+    }
+}
