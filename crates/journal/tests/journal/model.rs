@@ -238,7 +238,14 @@ impl Pair {
             }
             Err(error) => panic!("{error}"),
         };
-        assert_eq!(records.len(), count.min(latest - after));
+        let whole = count.min(latest - after);
+        if after < self.model.head {
+            // A file that the reader held open; the next one was trimmed. What it read is right, and
+            // the next call is told so.
+            assert!((1..=whole).contains(&records.len()));
+        } else {
+            assert_eq!(records.len(), whole);
+        }
         for (record, index) in records.iter().zip(after..) {
             let entry = &self.model.entries[index];
             assert_eq!(record.seq, index as u64 + 1);
