@@ -1,12 +1,11 @@
 //! Full disks, damaged files, new executables: what is not an everyday matter.
-use std::{fs, time::Duration};
+use std::fs;
 
-use crate::supervised::{self, Sandbox, argv, eventually, kill, on_terminal, pause, sh, status};
+use crate::supervised::{self, Sandbox, argv, eventually, kill, on_terminal, sh, status};
 use outlive_api::agent::{Outcome, Request};
 use outlive_core::{
     event::{ExitStatus, Stream},
     session::{Phase, Rejection},
-    spec::DesiredState,
 };
 
 #[test]
@@ -166,7 +165,12 @@ fn a_session_costs_three_syncs_from_its_creation_to_its_deletion() {
 /// What takes root. The test command tells the rest as an ordinary user.
 #[cfg(feature = "privileged")]
 mod as_root {
+    use std::time::Duration;
+
+    use outlive_core::spec::DesiredState;
+
     use super::*;
+    use crate::supervised::pause;
 
     /// A small disk of its own; mounting one takes root.
     struct SmallDisk(tempfile::TempDir);
