@@ -14,9 +14,9 @@ from outlive_testing.server import Server, wait_until
 
 SNAPSHOTS = "/api/v1/sandbox-rootfs-snapshots"
 # Enough that a copy lasts until it is interrupted: many small files, and they are not shared.
-MANY = "mkdir /root/many; for d in $(seq 60); do mkdir /root/many/$d; " \
+MANY = "mkdir /root/many; for d in $(seq 20); do mkdir /root/many/$d; " \
        "for f in $(seq 100); do echo $d-$f > /root/many/$d/$f; done; done"
-FILES = 60 * 100
+FILES = 20 * 100
 
 
 @pytest.fixture(scope="module")
@@ -191,20 +191,19 @@ def test_a_server_killed_in_the_midst_of_a_copy_leaves_no_half(server, api, full
     printed(full, "rm -r /root/many; echo new > /root/file")
     draft = sandboxes / full.id / "restore.draft"
     cut_off(server, api, f"{full.path}/rootfs/restore", {"snapshot_id": whole["id"]}, some(lambda: draft))
-    wait_until(lambda: full.get()["status"] == "running", 30, "the end of the restore")
-    assert full.get()["runtime_generation"] == 2
+    wait_until(lambda: full.get()["runtime_generation"] == 2, 30, "the end of the restore")
     assert printed(full, "find /root/many -type f | wc -l; ls /root") == b"%d\nmany\n" % FILES
     left = names(sandboxes / full.id)
     assert not {name for name in left if name.startswith("restore")}, left
     remove(api, whole)
 
 
-def test_a_copy_is_followed_and_its_source_is_seen_meanwhile(api, full):
+def test_a_copy_is_followed_and_its_source_is_seen_meanwhile(own, api):
     lines = []
 
     def follow():
         connection = api.connection()
-        connection.request("POST", f"{full.path}/snapshots",
+        connection.request("POST", f"{own.path}/snapshots",
                            headers=api.headers({"Accept": "application/x-ndjson"}))
         response = connection.getresponse()
         assert response.status == 200
@@ -214,8 +213,8 @@ def test_a_copy_is_followed_and_its_source_is_seen_meanwhile(api, full):
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(follow)
         wait_until(lambda: lines or copiers(), 10, "the copy")
-        assert full.get()["status"] == "running"
-        assert len(full.sessions()) == 1
+        assert own.get()["status"] == "running"
+        assert own.sessions() == []
         following.result()
     assert lines[-1]["type"] == "done", lines
     snapshot = lines[-1]["result"]
