@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from outlive_testing.api import Api, Failure, output
-from outlive_testing.server import Server
+from outlive_testing.server import Server, wait_until
 
 
 def said(session) -> bytes:
@@ -65,14 +65,21 @@ def test_the_network_that_holds_is_told(limited):
     assert sandbox.get()["network"] == {"mode": "bridge", "egress": {"default": "allow"}}
     rules = {"default": "deny", "allow": [{"cidr": "192.0.2.0/24", "ports": [443, "8000-8999"]}]}
     changed = sandbox.api.call("PUT", f"{sandbox.path}/network", {"egress": rules})
-    assert changed == {"sandbox_id": sandbox.id, "mode": "bridge", "egress": rules}
+    # The vendor's clients read this answer, so it is in their words.
+    assert changed == {
+        "mode": "block-all",
+        "egress": {"trafficRules": [{"action": "allow", "cidrs": ["192.0.2.0/24"],
+                                     "ports": [{"port": 443}, {"port": 8000, "endPort": 8999}]}]}}
     assert sandbox.api.call("GET", f"{sandbox.path}/network") == changed
+    assert sandbox.get()["network"] == {"mode": "bridge", "egress": rules}
     assert b"10.201." in said(sandbox.session("/sbin/ip", "-4", "-br", "address", "show", "eth0"))
 
 
 @pytest.mark.parametrize("network", [
     {"mode": "host", "egress": {}}, {"mode": "elsewhere"}, {"egress": {"allow": [{"cidr": "::/0"}]}},
     {"egress": {"allow": [{"cidr": "192.0.2.0/24", "ports": [0]}]}}, {"gates": []},
+    {"mode": "block-all", "egress": {"allowedCidrs": ["nowhere"]}},
+    {"egress": {}, "policy": {"mode": "allow-all"}},
 ])
 def test_a_network_that_makes_no_sense_is_refused(api, network):
     with pytest.raises(Failure) as refused:
@@ -104,7 +111,8 @@ def test_what_the_runtime_process_cannot_give_is_refused():
                 api.sandbox(**config)
             assert (refused.value.status, refused.value.code) == (422, "unsupported")
         assert api.call("GET", "/api/v1/sandboxes")["count"] == 0
-        assert api.sandbox().get()["network"] == {"mode": "host"}
+        sandbox = api.sandbox(network={"mode": "allow-all"})
+        assert sandbox.get()["network"] == {"mode": "host", "policy": {"mode": "allow-all"}}
 
 
 def who(sandbox, **spec) -> list[str]:

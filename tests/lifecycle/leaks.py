@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from outlive_testing import processes
+from outlive_testing import networks, processes
 
 TITLES = ("outlive-keeper", "outlive-supervisor", "sbx-init")
 
@@ -29,23 +29,18 @@ def cgroups(ids: list[str]) -> list[str]:
     return sorted(found)
 
 
-def network_devices() -> set[str]:
-    """Ends of sandboxes' networks on the host."""
-    return {name for name in os.listdir("/sys/class/net") if name.startswith("olv")}
-
-
 def of_sandboxes(ids: list[str]) -> list[tuple[int, list[str]]]:
     """Processes that belong to these sandboxes by their titles."""
     return [(pid, arguments) for pid, arguments in processes.titles()
             if arguments[0] in TITLES and len(arguments) > 1 and arguments[1] in ids]
 
 
-def leaks(data: Path, ids: list[str], devices_before: set[str]) -> list[str]:
+def leaks(data: Path, ids: list[str]) -> list[str]:
     """Whatever is left of these sandboxes on their host."""
     return [
         *(f"process {pid} {arguments}" for pid, arguments in of_sandboxes(ids)),
         *(f"mount {line}" for line in mounts(data)),
         *(f"control group {group}" for group in cgroups(ids)),
-        *(f"network device {name}" for name in network_devices() - devices_before),
+        *networks.left(ids),
         *(f"file {path}" for path in (data / "sandboxes").iterdir()),
     ]

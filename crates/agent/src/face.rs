@@ -12,7 +12,7 @@ pub fn main(supervisor: Face) -> ExitCode {
     if let Some((title, face)) = find(supervisor) {
         finish(&title, face())
     } else {
-        complain("usage: outlive-agent launch|sweep|egress|copy|probe|enter|version\n");
+        complain("usage: outlive-agent launch|sweep|tidy|egress|copy|probe|enter|version\n");
         ExitCode::from(2)
     }
 }
@@ -30,6 +30,7 @@ pub fn find(supervisor: Face) -> Option<(String, Face)> {
             let face: Face = match command.as_str() {
                 "launch" => launch::main,
                 "sweep" => launch::sweep,
+                "tidy" => launch::tidy,
                 "copy" => copy::main,
                 "egress" => launch::egress,
                 "probe" => probe::main,

@@ -8,6 +8,7 @@
 //!   outlive-supervisor SANDBOX  drives the sessions of the sandbox
 //!   sbx-init                  PID 1 of the workload, reaps
 //!   outlive-agent sweep       removes what a dead sandbox left in the kernel
+//!   outlive-agent tidy        removes what sandboxes left that nobody sweeps any more
 //!   outlive-agent copy        copies the disk of one sandbox to another
 //!   outlive-agent egress      changes what a running sandbox reaches
 //!   outlive-agent enter       makes an ordinary user root of a user namespace, for a program

@@ -92,6 +92,18 @@ const STORIES: &[Story] = &[
         "a_user_without_granted_ids_has_sandboxes_with_root_alone",
         ordinary::a_user_without_granted_ids_has_sandboxes_with_root_alone,
     ),
+    (
+        "a_host_forwards_for_its_sandboxes_and_for_nobody_else",
+        networks::a_host_forwards_for_its_sandboxes_and_for_nobody_else,
+    ),
+    (
+        "ipv6_is_no_way_round_the_rules",
+        networks::ipv6_is_no_way_round_the_rules,
+    ),
+    (
+        "a_server_that_starts_tidies_up_after_everybody",
+        networks::a_server_that_starts_tidies_up_after_everybody,
+    ),
     ("a_workload_is_limited", a_workload_is_limited),
     ("a_launch_is_quick_and_small", a_launch_is_quick_and_small),
 ];

@@ -59,6 +59,19 @@ pub struct LaunchConfig {
     pub copied_sessions: CopiedSessions,
 }
 
+impl LaunchConfig {
+    /// What the server keeps it in, in the sandbox's directory, for whoever tidies up.
+    pub const FILE: &str = "launch.cbor";
+}
+
+/// What `outlive-agent tidy` is told.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct TidyConfig {
+    /// The directory of this server's sandboxes, absolute: one directory for each.
+    #[n(0)]
+    pub sandboxes: String,
+}
+
 /// What to do with sessions of another sandbox.
 ///
 /// | whose sessions | [`Refuse`](Self::Refuse) | [`Clear`](Self::Clear) |
@@ -225,34 +238,58 @@ pub struct WayOut {
 pub struct Egress {
     /// What holds where no rule does.
     #[n(0)]
-    pub default: EgressDefault,
-    /// What is reached whatever the default.
+    pub default: Verdict,
+    /// The first that matches counts.
     #[n(1)]
-    pub allow: Vec<EgressRule>,
+    pub rules: Vec<EgressRule>,
 }
 
-/// What holds where no rule does.
+/// What becomes of traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Encode, Decode)]
 #[cbor(index_only)]
-pub enum EgressDefault {
-    /// Everything is reached.
+pub enum Verdict {
+    /// It passes.
     #[default]
     #[n(0)]
     Allow,
-    /// Nothing is.
+    /// It is refused, and its sender is told.
     #[n(1)]
     Deny,
 }
 
-/// Addresses, and ports of them.
+/// Addresses, ports of them, and what becomes of traffic there.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct EgressRule {
     /// The addresses.
     #[n(0)]
     pub cidr: Cidr,
-    /// First and last ports of TCP and UDP; empty is everything, other protocols too.
+    /// First and last ports; empty is everything.
     #[n(1)]
     pub ports: Vec<(u16, u16)>,
+    /// What becomes of it.
+    #[n(2)]
+    #[cbor(default)]
+    pub verdict: Verdict,
+    /// Whose ports they are.
+    #[n(3)]
+    #[cbor(default)]
+    pub transport: Transport,
+}
+
+/// What has ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Encode, Decode)]
+#[cbor(index_only)]
+pub enum Transport {
+    /// TCP and UDP; without ports, other protocols too.
+    #[default]
+    #[n(0)]
+    Any,
+    /// TCP.
+    #[n(1)]
+    Tcp,
+    /// UDP.
+    #[n(2)]
+    Udp,
 }
 
 /// IPv4 addresses with a common beginning.
@@ -282,6 +319,13 @@ impl Cidr {
             first: first.octets(),
             bits,
         })
+    }
+
+    /// The addresses that have `bits` bits in common with this one, whatever its others are;
+    /// `None` where there are not so many bits.
+    pub fn around(address: Ipv4Addr, bits: u8) -> Option<Self> {
+        let first = Ipv4Addr::from_bits(address.to_bits() & mask(bits)?);
+        Self::new(first, bits).ok()
     }
 
     /// The 65,536 addresses that begin with these two bytes.

@@ -15,6 +15,7 @@ pub mod launch;
 pub mod limits;
 pub mod named;
 pub mod network;
+pub mod policy;
 pub mod record;
 pub mod sandbox;
 pub mod session;

@@ -1,7 +1,53 @@
 //! What a sandbox reaches, as JSON.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde_json::Value;
 use utoipa::ToSchema;
+
+use crate::policy::{NetworkPolicy, PolicyMode};
+
+/// A network as a client asks for it: in our words, or in those of the vendor's clients. Which,
+/// `mode` tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum AskedNetwork {
+    /// `none`, `host`, `bridge`, or no mode.
+    Ours(Network),
+    /// `allow-all`, `block-all`.
+    Vendors(Box<NetworkPolicy>),
+}
+
+impl Default for AskedNetwork {
+    fn default() -> Self {
+        Self::Ours(Network::default())
+    }
+}
+
+impl<'de> Deserialize<'de> for AskedNetwork {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let mode = value.get("mode").and_then(Value::as_str);
+        // Told apart first, so that an error is about what was meant.
+        let read = if mode.is_some_and(PolicyMode::is_named) {
+            serde_json::from_value(value).map(Self::Vendors)
+        } else {
+            serde_json::from_value(value).map(Self::Ours)
+        };
+        read.map_err(D::Error::custom)
+    }
+}
+
+impl From<AskedNetwork> for Network {
+    fn from(asked: AskedNetwork) -> Self {
+        match asked {
+            AskedNetwork::Ours(network) => network,
+            AskedNetwork::Vendors(policy) => Self {
+                policy: Some(policy),
+                ..Self::default()
+            },
+        }
+    }
+}
 
 /// The network of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
@@ -13,6 +59,9 @@ pub struct Network {
     /// What a `bridge` lets through.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
+    /// The same in the words of the vendor's clients, instead of `egress`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Box<NetworkPolicy>>,
 }
 
 /// How a sandbox is connected.
@@ -86,14 +135,35 @@ impl Ports {
     }
 }
 
-/// The network of a sandbox, as `GET …/network` shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SandboxNetwork {
-    /// The sandbox.
-    pub sandbox_id: String,
-    /// How it is connected when it starts next; what runs changes its `egress` only.
-    pub mode: NetworkMode,
-    /// What a `bridge` lets through.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub egress: Option<Egress>,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<AskedNetwork, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_mode_tells_whose_words_they_are() {
+        for ours in [
+            "{}",
+            r#"{"mode": "bridge"}"#,
+            r#"{"egress": {"default": "deny"}}"#,
+            r#"{"policy": {"mode": "allow-all"}}"#,
+        ] {
+            let network = read(ours).expect(ours);
+            assert!(matches!(network, AskedNetwork::Ours(_)), "{ours}");
+        }
+        let theirs = r#"{"mode": "block-all", "egress": {"trafficRules": [
+            {"action": "allow", "cidrs": ["192.0.2.0/24"], "ports": [{"port": 443}]}]}}"#;
+        assert!(matches!(read(theirs), Ok(AskedNetwork::Vendors(_))));
+    }
+
+    #[test]
+    fn an_error_is_about_what_was_meant() {
+        let error = read(r#"{"mode": "block-all", "egress": {"default": "deny"}}"#).unwrap_err();
+        assert!(error.contains("trafficRules"), "{error}");
+        let error = read(r#"{"mode": "elsewhere"}"#).unwrap_err();
+        assert!(error.contains("`bridge`"), "{error}");
+    }
 }

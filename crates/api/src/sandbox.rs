@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::network::Network;
+use crate::network::{AskedNetwork, Network};
 
 /// State of a sandbox as the supervised dialect shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -73,7 +73,7 @@ pub struct SandboxConfig {
     pub hard_ttl: Option<i64>,
     /// How it is connected, and what it reaches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub network: Option<Network>,
+    pub network: Option<AskedNetwork>,
     /// Where to report events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]

@@ -112,15 +112,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     let places = Places::new(data.path());
     let images = Arc::new(ImagesDir::open(data.path()).map_err(|error| unusable(&error))?);
     let catalog = catalog(&config, &data, sqlite, &images, &stop).await?;
-    let host = Arc::new(HostLayers::new(images, PathBuf::from("/")));
-    let runtime = LauncherRuntime::new(
-        agent.clone(),
-        places.clone(),
-        host,
-        config.runtime,
-        config.pool,
-    );
-    let runtime: Arc<dyn Runtime> = Arc::new(runtime.await);
+    let runtime = runtime(&config, agent.clone(), &places, images).await;
     let auth = Arc::new(Auth::new(
         Arc::clone(&store),
         Rates::new(config.tenant.requests_per_second_max),
@@ -169,6 +161,22 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     wait_for(&connections, &tasks).await;
     tracing::info!("stopped; sandboxes go on");
     Ok(())
+}
+
+/// What runs sandboxes; what earlier ones left on this host is gone afterwards.
+async fn runtime(
+    config: &Config,
+    agent: PathBuf,
+    places: &Places,
+    images: Arc<ImagesDir>,
+) -> Arc<dyn Runtime> {
+    let host = Arc::new(HostLayers::new(images, PathBuf::from("/")));
+    let runtime = LauncherRuntime::new(agent, places.clone(), host, config.runtime, config.pool);
+    let runtime = runtime.await;
+    if let Err(error) = runtime.tidy().await {
+        tracing::error!(%error, "what sandboxes left on this host is not tidied up");
+    }
+    Arc::new(runtime)
 }
 
 /// Templates and images; layers that a killed server left are gone afterwards.

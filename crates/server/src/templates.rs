@@ -20,7 +20,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use outlive_api::{network::Network, sandbox as wire};
+use outlive_api::{network::AskedNetwork, sandbox as wire};
 use serde::Deserialize;
 
 use crate::{
@@ -79,7 +79,7 @@ struct Written {
     resources: Option<wire::Resources>,
     env: Option<BTreeMap<String, String>>,
     user: Option<String>,
-    network: Option<Network>,
+    network: Option<AskedNetwork>,
     ttl: Option<i64>,
     hard_ttl: Option<i64>,
     auto_resume: Option<bool>,

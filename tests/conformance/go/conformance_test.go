@@ -18,7 +18,7 @@ type story struct {
 // TestConformance tells every story against one server.
 func TestConformance(t *testing.T) {
 	stories := slices.Concat(sandboxStories, lifecycleStories, sessionStories, inputStories, controlStories,
-		lifeStories, contextStories)
+		lifeStories, contextStories, networkStories)
 	url, token := serve(t)
 	client, err := sandbox0.NewClient(sandbox0.WithBaseURL(url), sandbox0.WithToken(token))
 	must(t, err)
@@ -34,7 +34,7 @@ func TestStoriesAreThoseOfEveryLanguage(t *testing.T) {
 	text, err := os.ReadFile("../stories.txt")
 	must(t, err)
 	var told []string
-	for _, s := range slices.Concat(sandboxStories, lifecycleStories, sessionStories, inputStories, controlStories, lifeStories, contextStories) {
+	for _, s := range slices.Concat(sandboxStories, lifecycleStories, sessionStories, inputStories, controlStories, lifeStories, contextStories, networkStories) {
 		told = append(told, s.name)
 	}
 	listed := strings.Fields(string(text))

@@ -8,6 +8,7 @@ import { Server } from "./harness.ts";
 import { contextStories } from "./stories_context.ts";
 import { controlStories, recoveryStories } from "./stories_life.ts";
 import { lifecycleStories } from "./stories_lifecycle.ts";
+import { networkStories } from "./stories_network.ts";
 import { sandboxStories } from "./stories_sandbox.ts";
 import { sessionStories } from "./stories_session.ts";
 
@@ -23,7 +24,7 @@ before(async () => {
 
 after(() => server.stop());
 
-const withClient = { ...sandboxStories, ...lifecycleStories, ...recoveryStories };
+const withClient = { ...sandboxStories, ...lifecycleStories, ...recoveryStories, ...networkStories };
 const withSandbox = { ...sessionStories, ...controlStories, ...contextStories };
 const limits = { timeout: 120_000 };
 

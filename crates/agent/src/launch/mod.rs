@@ -30,6 +30,7 @@ pub(crate) mod step;
 pub(crate) use cgroups::{Hierarchy, discover};
 pub(crate) use nested::{ONE_ID, rehearse, user_namespace};
 pub(crate) use network::probe as probe_bridge;
+pub use network::tidy;
 pub(crate) use root::enter as enter_root;
 
 use std::{

@@ -72,7 +72,7 @@ pub fn us() -> Caller {
 }
 
 /// Shows this face to this configuration.
-pub fn call(caller: &Caller, face: &str, config: &LaunchConfig) -> Vec<u8> {
+pub fn call(caller: &Caller, face: &str, config: &impl minicbor::Encode<()>) -> Vec<u8> {
     let mut child = caller(face)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,8 +1,9 @@
-//! A host of the test's own: a network namespace in which launches happen, and behind it another
-//! one that is the rest of the world.
+//! A host of the test's own: a network namespace in which launches happen, and behind it others
+//! that are the rest of the world.
 //!
 //! ```text
 //!   sandboxes ── the host, 198.51.100.1 ── the world, 198.51.100.2
+//!                          203.0.113.1  ── a neighbour of the host, 203.0.113.2
 //! ```
 
 use std::{
@@ -22,13 +23,27 @@ pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 /// Somebody out there.
 pub(crate) const WORLD: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 
+/// The host's address towards its neighbour.
+const HOST_INSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+/// The neighbour.
+const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
+
 /// While it lives, what this thread starts is on the test's host.
 pub(crate) struct Host {
     before: File,
-    /// Ends the world.
-    _world: mpsc::Sender<()>,
+    world: Place,
+    neighbour: Place,
     /// Two services of the world: each says who asked.
     pub(crate) services: [SocketAddr; 2],
+}
+
+/// A network namespace of its own, with services.
+struct Place {
+    /// Ends it.
+    _end: mpsc::Sender<()>,
+    /// The thread that is there.
+    thread: i32,
+    services: [SocketAddr; 2],
 }
 
 /// Runs a program that must succeed, and returns what it said.
@@ -59,18 +74,69 @@ impl Host {
     pub(crate) fn new() -> Self {
         let before = File::open("/proc/thread-self/ns/net").unwrap();
         enter_new_network();
-        let (world, services, thread) = world();
-        tool(&format!(
-            "ip link add up0 type veth peer name out0 netns {thread}"
-        ));
-        tool(&format!("ip address add {HOST}/24 dev up0"));
-        tool("ip link set up0 up");
-        let services = services.recv().unwrap();
+        // A new namespace begins with what the machine has.
+        std::fs::write(FORWARDS, "0").unwrap();
+        let world = Place::new("up0", HOST, WORLD);
+        let neighbour = Place::new("lan0", HOST_INSIDE, NEIGHBOUR);
+        world.tool(&format!("ip route add {NEIGHBOUR} via {HOST}"));
+        neighbour.tool(&format!("ip route add default via {HOST_INSIDE}"));
         Self {
             before,
-            _world: world,
-            services,
+            services: world.services,
+            world,
+            neighbour,
         }
+    }
+
+    /// A service of the host's neighbour, which nobody but the host and its sandboxes reaches.
+    pub(crate) fn service_inside(&self) -> SocketAddr {
+        self.neighbour.services[0]
+    }
+
+    /// Whether the world reaches the host's neighbour.
+    pub(crate) fn routes_for_the_world(&self) -> bool {
+        let script = format!(
+            "exec 3<>/dev/tcp/{NEIGHBOUR}/{}",
+            self.service_inside().port()
+        );
+        self.world
+            .succeeds(&["timeout", "1", "bash", "-c", &script])
+    }
+}
+
+/// Whether the test's host passes on what isn't for itself.
+pub(crate) const FORWARDS: &str = "/proc/sys/net/ipv4/ip_forward";
+
+impl Place {
+    /// Behind a device of this host, with an address at either end.
+    fn new(device: &str, here: Ipv4Addr, there: Ipv4Addr) -> Self {
+        let (end, services, thread) = place(there);
+        tool(&format!(
+            "ip link add {device} type veth peer name out0 netns {thread}"
+        ));
+        tool(&format!("ip address add {here}/24 dev {device}"));
+        tool(&format!("ip link set {device} up"));
+        Self {
+            _end: end,
+            thread,
+            services: services.recv().unwrap(),
+        }
+    }
+
+    fn tool(&self, line: &str) {
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert!(self.succeeds(&words), "{line}");
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "test")]
+    fn succeeds(&self, words: &[&str]) -> bool {
+        let namespace = format!(
+            "--net=/proc/{}/task/{}/ns/net",
+            std::process::id(),
+            self.thread
+        );
+        let done = Command::new("nsenter").arg(namespace).args(words).output();
+        done.unwrap().status.success()
     }
 }
 
@@ -94,10 +160,10 @@ fn enter_new_network() {
     tool("ip link set lo up");
 }
 
-type World = (mpsc::Sender<()>, mpsc::Receiver<[SocketAddr; 2]>, i32);
+type Made = (mpsc::Sender<()>, mpsc::Receiver<[SocketAddr; 2]>, i32);
 
 /// A thread on the other side. It answers until its sender is gone.
-fn world() -> World {
+fn place(address: Ipv4Addr) -> Made {
     let (end, ended) = mpsc::channel::<()>();
     let (tell, told) = mpsc::channel();
     let (name, named) = mpsc::channel();
@@ -108,9 +174,9 @@ fn world() -> World {
         while !tool("ip -o link").contains("out0") {
             std::thread::yield_now();
         }
-        tool(&format!("ip address add {WORLD}/24 dev out0"));
+        tool(&format!("ip address add {address}/24 dev out0"));
         tool("ip link set out0 up");
-        let listeners = [(); 2].map(|()| TcpListener::bind((WORLD, 0)).unwrap());
+        let listeners = [(); 2].map(|()| TcpListener::bind((address, 0)).unwrap());
         let services = listeners.each_ref().map(|l| l.local_addr().unwrap());
         for listener in listeners {
             std::thread::spawn(move || {

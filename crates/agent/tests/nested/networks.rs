@@ -2,11 +2,14 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
-use outlive_api::launch::{Egress, EgressDefault, EgressRule, NetworkMode, RuntimeKind, WayOut};
+use outlive_api::launch::{
+    Egress, EgressRule, LaunchConfig, NetworkMode, RuntimeKind, TidyConfig, Transport, Verdict,
+    WayOut,
+};
 
 use crate::{
     common::sandbox::{Sandbox, call, us},
-    host::{HOST, Host, WORLD, bring, tool},
+    host::{FORWARDS, HOST, Host, WORLD, bring, tool},
 };
 
 /// The pool of these tests.
@@ -24,13 +27,19 @@ fn bridged(preferred: u16, egress: Egress) -> Sandbox {
     })
 }
 
+fn at(service: SocketAddr, verdict: Verdict, transport: Transport) -> EgressRule {
+    EgressRule {
+        cidr: format!("{WORLD}/32").parse().unwrap(),
+        ports: vec![(service.port(), service.port())],
+        verdict,
+        transport,
+    }
+}
+
 fn only(service: SocketAddr) -> Egress {
     Egress {
-        default: EgressDefault::Deny,
-        allow: vec![EgressRule {
-            cidr: format!("{WORLD}/32").parse().unwrap(),
-            ports: vec![(service.port(), service.port())],
-        }],
+        default: Verdict::Deny,
+        rules: vec![at(service, Verdict::Allow, Transport::Any)],
     }
 }
 
@@ -73,10 +82,24 @@ pub(crate) fn egress_rules_hold_and_change_under_way() {
     call(&us(), "egress", &sandbox.config);
     assert!(ask(&sandbox, "ses-open2", open).contains(refused));
     assert_eq!(ask(&sandbox, "ses-shut2", shut), format!("hello {HOST}\n"));
+    // The first rule that matches counts, and one about UDP is none about TCP.
+    sandbox.config.way_out.as_mut().unwrap().egress = Egress {
+        default: Verdict::Allow,
+        rules: vec![
+            at(open, Verdict::Deny, Transport::Udp),
+            at(open, Verdict::Allow, Transport::Tcp),
+            at(open, Verdict::Deny, Transport::Any),
+            at(shut, Verdict::Deny, Transport::Tcp),
+            at(shut, Verdict::Allow, Transport::Any),
+        ],
+    };
+    call(&us(), "egress", &sandbox.config);
+    assert_eq!(ask(&sandbox, "ses-open4", open), format!("hello {HOST}\n"));
+    assert!(ask(&sandbox, "ses-shut4", shut).contains(refused));
     // And nothing at all.
     let egress = Egress {
-        default: EgressDefault::Deny,
-        allow: Vec::new(),
+        default: Verdict::Deny,
+        rules: Vec::new(),
     };
     sandbox.config.way_out.as_mut().unwrap().egress = egress;
     call(&us(), "egress", &sandbox.config);
@@ -133,15 +156,130 @@ pub(crate) fn addresses_are_taken_once_and_given_back() {
     assert_eq!(rules.matches(" . 10.201.0.").count(), 2, "{rules}");
     drop(second);
     // A keeper that is killed takes its devices along; the sweep takes the rest.
-    let config = first.config.clone();
-    let pid = rustix::process::Pid::from_raw(first.launched.keeper_pid.cast_signed()).unwrap();
+    kill_keeper(&first);
+    call(&us(), "sweep", &first.config);
+    nothing_is_left();
+}
+
+fn kill_keeper(sandbox: &Sandbox) {
+    let pid = sandbox.launched.keeper_pid.cast_signed();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    call(&us(), "sweep", &config);
-    let rules = tool("nft list table inet outlive");
-    assert!(!rules.contains("10.201.0."), "{rules}");
-    assert!(!rules.contains("jump olv"), "{rules}");
+    while tool("ip -o link").contains(&device_of(sandbox)) {
+        std::thread::yield_now();
+    }
+}
+
+/// The sandbox's end on the host.
+fn device_of(sandbox: &Sandbox) -> String {
+    let id = sandbox.config.sandbox.as_str();
+    format!("olv{}", id.trim_start_matches("sbx-").replace('-', ""))
+}
+
+fn nothing_is_left() {
+    assert_eq!(tool("nft list ruleset"), "");
     let links = tool("ip -o link");
     assert!(!links.contains("olv"), "{links}");
     let routes = tool("ip route");
     assert!(!routes.contains("10.201."), "{routes}");
+}
+
+/// The first sandbox used to turn the whole host into a router for whoever sent it something.
+pub(crate) fn a_host_forwards_for_its_sandboxes_and_for_nobody_else() {
+    let host = Host::new();
+    let forwards = |device: &str| {
+        let path = format!("/proc/sys/net/ipv4/conf/{device}/forwarding");
+        std::fs::read_to_string(path).unwrap() == "1\n"
+    };
+    std::fs::write(FORWARDS, "1").unwrap();
+    assert!(host.routes_for_the_world());
+    std::fs::write(FORWARDS, "0").unwrap();
+    let sandbox = bridged(5, Egress::default());
+    for (name, service) in [
+        ("ses-world", host.services[0]),
+        ("ses-near", host.service_inside()),
+    ] {
+        assert!(ask(&sandbox, name, service).starts_with("hello "), "{name}");
+    }
+    assert!(!host.routes_for_the_world());
+    assert_eq!(std::fs::read_to_string(FORWARDS).unwrap(), "0\n");
+    assert!(forwards("up0"));
+    drop(sandbox);
+    assert!(!forwards("up0"));
+    nothing_is_left();
+    // One that is a router stays one.
+    std::fs::write(FORWARDS, "1").unwrap();
+    let sandbox = bridged(5, Egress::default());
+    assert_eq!(
+        ask(&sandbox, "ses-out", host.services[0]),
+        format!("hello {HOST}\n")
+    );
+    assert!(host.routes_for_the_world());
+    drop(sandbox);
+    assert!(forwards("up0"));
+}
+
+/// IPv6 is off inside, and were it on, the rules would drop it: no way round the egress rules.
+pub(crate) fn ipv6_is_no_way_round_the_rules() {
+    let _host = Host::new();
+    let sandbox = bridged(5, Egress::default());
+    let listener = TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let switch = "/proc/sys/net/ipv6/conf/eth0/disable_ipv6";
+    let script = format!("cat {switch}; echo 0 > {switch} && echo on");
+    let (_, output) = sandbox.run("ses-on", &["sh", "-c", &script]);
+    assert_eq!(output, "1\n");
+    // Somebody with power over both ends turns it on.
+    let device = device_of(&sandbox);
+    std::fs::write(
+        format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"),
+        "0",
+    )
+    .unwrap();
+    tool(&format!("ip -6 address add fd00::1/64 dev {device} nodad"));
+    let inside = format!("nsenter --net=/proc/{}/ns/net", sandbox.launched.keeper_pid);
+    tool(&format!(
+        "{inside} sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0"
+    ));
+    tool(&format!(
+        "{inside} ip -6 address add fd00::2/64 dev eth0 nodad"
+    ));
+    let script = format!("exec 3<>/dev/tcp/fd00::1/{port} && echo reached");
+    let reach = ["timeout", "1", "bash", "-c", &script];
+    assert_eq!(sandbox.run("ses-reach", &reach).1, "");
+    // It is the rules that drop it.
+    tool("nft delete table inet outlive");
+    assert_eq!(sandbox.run("ses-reach2", &reach).1, "reached\n");
+}
+
+/// Sandboxes whose directory is gone, or whose server never came back, are swept by nobody.
+pub(crate) fn a_server_that_starts_tidies_up_after_everybody() {
+    let host = Host::new();
+    let [open, shut] = host.services;
+    let living = bridged(5, only(open));
+    let dead = bridged(9, Egress::default());
+    let sandboxes = tempfile::tempdir().unwrap();
+    for (name, sandbox) in [("living", &living), ("dead", &dead)] {
+        let directory = std::path::Path::new(&sandbox.config.directory);
+        let message = minicbor::to_vec(&sandbox.config).unwrap();
+        std::fs::write(directory.join(LaunchConfig::FILE), message).unwrap();
+        std::os::unix::fs::symlink(directory, sandboxes.path().join(name)).unwrap();
+    }
+    let tidy = || {
+        let sandboxes = sandboxes.path().to_str().unwrap().to_owned();
+        call(&us(), "tidy", &TidyConfig { sandboxes });
+    };
+    kill_keeper(&dead);
+    assert!(tool("nft list ruleset").contains(&device_of(&dead)));
+    tidy();
+    let rules = tool("nft list ruleset");
+    assert!(!rules.contains(&device_of(&dead)), "{rules}");
+    // A firewall of the host that is loaded anew takes all rules along.
+    tool("nft flush ruleset");
+    tidy();
+    assert_eq!(ask(&living, "ses-open", open), format!("hello {HOST}\n"));
+    assert!(ask(&living, "ses-shut", shut).contains("No route to host"));
+    kill_keeper(&living);
+    tidy();
+    nothing_is_left();
 }

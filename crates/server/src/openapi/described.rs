@@ -6,7 +6,8 @@ use outlive_api::{
     error::{ErrorEnvelope, Success},
     image::{Image, ImageFormat, ImageLine, ImageList, PullImage, RemovedImage},
     keys::{CreateKey, CreatedKey, KeyList},
-    network::{Network, SandboxNetwork},
+    network::AskedNetwork,
+    policy::NetworkPolicy,
     sandbox::{
         CreateSandbox, CreatedSandbox, ForkSandbox, ForkedSandbox, Health, Message, Metadata,
         PausedSandbox, RefreshSandbox, RefreshedSandbox, ResumedSandbox, Sandbox, SandboxList,
@@ -82,7 +83,8 @@ pub(super) fn get_sandbox() {}
 )]
 pub(super) fn update_sandbox() {}
 
-/// What the sandbox reaches. Never wakes it.
+/// What the sandbox reaches, in the words of the vendor's clients; in ours, and how it is connected,
+/// the sandbox itself shows it. Never wakes it.
 #[utoipa::path(
     get,
     path = "/api/v1/sandboxes/{id}/network",
@@ -90,7 +92,7 @@ pub(super) fn update_sandbox() {}
     tag = "sandboxes",
     params(("id" = String, Path, description = "The sandbox")),
     responses(
-        (status = 200, body = Success<SandboxNetwork>),
+        (status = 200, body = Success<NetworkPolicy>),
         (status = "default", description = "An error", body = ErrorEnvelope),
     ),
 )]
@@ -104,9 +106,9 @@ pub(super) fn get_network() {}
     operation_id = "updateSandboxNetwork",
     tag = "sandboxes",
     params(("id" = String, Path, description = "The sandbox")),
-    request_body = Network,
+    request_body = AskedNetwork,
     responses(
-        (status = 200, body = Success<SandboxNetwork>),
+        (status = 200, body = Success<NetworkPolicy>),
         (status = "default", description = "An error", body = ErrorEnvelope),
     ),
 )]

@@ -9,7 +9,10 @@ use outlive_api::{
 use outlive_core::spec::Who;
 
 use super::RuntimeError;
-use crate::sandboxes::config::{Resources, SandboxConfig};
+use crate::sandboxes::{
+    config::{Resources, SandboxConfig},
+    network::{Needs, needs},
+};
 
 /// The answers of `outlive-agent probe`.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -49,12 +52,17 @@ impl Host {
         is("isolation", |tier| tier != "nested") || is("userns", |ids| ids.starts_with("enter:"))
     }
 
+    /// Whether sandboxes can have a network of their own here.
+    pub(super) fn bridges(&self) -> bool {
+        self.lacks("bridge").is_none()
+    }
+
     /// The network of a sandbox in nested namespaces.
     pub(super) fn network(&self, config: &SandboxConfig) -> NetworkMode {
         let asked = config.network.as_ref().and_then(|network| network.mode);
         match asked {
             Some(mode) => mode,
-            None if self.lacks("bridge").is_none() => NetworkMode::Bridge,
+            None if self.bridges() => NetworkMode::Bridge,
             None => NetworkMode::None,
         }
     }
@@ -62,10 +70,11 @@ impl Host {
     /// Refuses what nested namespaces can't give here.
     pub(super) fn admit(&self, config: &SandboxConfig) -> Result<(), RuntimeError> {
         self.admit_limits(config)?;
-        let network = config.network.as_ref();
-        let bridge = network.is_some_and(|network| {
-            network.mode == Some(NetworkMode::Bridge) || network.egress.is_some()
-        });
+        // A network that can't be had reaches nothing, so nothing but that is given all the same.
+        let bridge = config
+            .network
+            .as_ref()
+            .is_some_and(|network| needs(network) != Needs::Nothing);
         match self.lacks("bridge") {
             Some(why) if bridge => Err(RuntimeError::Limits(format!(
                 "network `bridge` and its rules can't be had on this host: {why}; use the mode \
@@ -111,10 +120,12 @@ pub(super) fn admit_user(user: &User, shared: Option<IdRange>) -> Result<(), Run
 
 /// Refuses what the runtime `process` can't give anywhere.
 pub(super) fn admit_process(config: &SandboxConfig) -> Result<(), RuntimeError> {
-    let network = config.network.as_ref();
-    let asked = network.and_then(|network| network.mode);
-    let rules = network.is_some_and(|network| network.egress.is_some());
-    if rules || matches!(asked, Some(NetworkMode::None | NetworkMode::Bridge)) {
+    let has_it = config.network.as_ref().is_none_or(|network| {
+        let plain = matches!(network.mode, None | Some(NetworkMode::Host));
+        let everything = network.policy.is_none() || needs(network) == Needs::Everything;
+        plain && network.egress.is_none() && everything
+    });
+    if !has_it {
         return Err(RuntimeError::Limits(
             "runtime `process` has the host's network and can't take it away; use the mode host"
                 .to_owned(),
@@ -172,7 +183,7 @@ mod tests {
         let bridge = asking(|config| {
             config.network = Some(Network {
                 mode: Some(NetworkMode::Bridge),
-                egress: None,
+                ..Network::default()
             });
         });
         let message = host.admit(&bridge).unwrap_err().to_string();

@@ -6,14 +6,14 @@
 //! next server can tell "still starting" from "nothing there".
 
 mod copy;
+mod program;
+mod told;
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Seek, SeekFrom},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    fs, io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-    process::Stdio,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -24,20 +24,19 @@ use std::{
 use futures_util::future::BoxFuture;
 use outlive_api::{
     launch::{
-        Cidr, Copied, CopiedSessions, Image, Isolation, LaunchConfig, LaunchFailure, LaunchOutcome,
-        Limits, NetworkMode as LaunchNetwork, RuntimeKind, User, WayOut,
+        Cidr, Copied, Image, Isolation, LaunchConfig, LaunchFailure, LaunchOutcome, RuntimeKind,
+        TidyConfig,
     },
     network::NetworkMode,
 };
 use outlive_core::id::SandboxId;
 use outlive_journal::{remove_tree, replace_path};
-use rustix::fs::{FlockOperation, flock};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    process::{Child, Command},
-    time::{sleep, timeout},
-};
+use tokio::time::sleep;
 
+use self::{
+    program::{Program, launcher_failed, launcher_works, locked_log, open_log, passing_log, tell},
+    told::{Plan, egress, encoded, launch_config, path_text, user},
+};
 use super::{
     Capabilities, Disk, Place, Places, Progress, Restore, RestoreError, Runtime, RuntimeError,
     RuntimeFuture, Start, Whose,
@@ -47,14 +46,8 @@ use crate::{
     agents::keeper::Keeper,
     ids,
     images::{HostLayer, HostLayers, LayerError, at, layer_path},
-    limits::{
-        EGRESS_MAX, LAUNCH_ANSWER_BYTES_MAX, LAUNCH_LOG_BYTES_SHOWN, LAUNCH_MAX, PIDS_DEFAULT,
-        PROBE_MAX, SWEEP_MAX,
-    },
-    sandboxes::{
-        config::{SandboxConfig, bytes_of, millicores_of},
-        network::translate,
-    },
+    limits::{EGRESS_MAX, LAUNCH_MAX, SWEEP_MAX},
+    sandboxes::config::SandboxConfig,
 };
 
 /// Said aloud when `namespace` can't be had and was not insisted on.
@@ -76,7 +69,7 @@ pub enum RuntimeChoice {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct LauncherRuntime {
-    agent: PathBuf,
+    agent: Program,
     places: Places,
     host: Arc<HostLayers>,
     choice: RuntimeChoice,
@@ -99,7 +92,8 @@ impl LauncherRuntime {
         choice: RuntimeChoice,
         pool: Cidr,
     ) -> Self {
-        let able = match probe(&agent).await {
+        let agent = Program::new(agent);
+        let able = match agent.probe().await {
             Ok(able) => able,
             Err(error) => {
                 tracing::error!(%error, "what this host can do is unknown; nothing beyond the least is promised");
@@ -150,13 +144,20 @@ impl LauncherRuntime {
         let place = self.places.of(start.sandbox);
         // Held until the keeper lives, which then says by itself that it uses the layer.
         let (image, _layer) = self.image(start, kind).await?;
-        let config = self.launch_config(start, kind, image, &place)?;
+        let config = launch_config(Plan {
+            start,
+            kind,
+            image,
+            network: self.network_of(kind, start.config),
+            pool: self.pool,
+            place: &place,
+        })?;
         let message = encoded(&config)?;
         // What a later server needs to sweep up after this launch, whatever becomes of it.
         let kept = place.launch_config();
         replace_path(&kept, &message).map_err(file("writing", &kept))?;
         let log = locked_log(&place)?;
-        let answer = match self.run("launch", &message, &log, LAUNCH_MAX).await {
+        let answer = match self.agent.run("launch", &message, &log, LAUNCH_MAX).await {
             Ok(answer) => answer,
             Err(error) => return Err(launcher_failed(&error.to_string(), log)),
         };
@@ -242,37 +243,6 @@ impl LauncherRuntime {
         }
     }
 
-    fn spawn(&self, verb: &str, log: &File) -> io::Result<Child> {
-        Command::new(&self.agent)
-            .arg(verb)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log.try_clone()?)
-            .spawn()
-            .map_err(|error| {
-                io::Error::new(error.kind(), format!("{}: {error}", self.agent.display()))
-            })
-    }
-
-    /// Runs the agent's binary. It is not killed with us: what it began it may finish, and the
-    /// next server finds it.
-    async fn run(
-        &self,
-        verb: &str,
-        message: &[u8],
-        log: &File,
-        within: Duration,
-    ) -> io::Result<Vec<u8>> {
-        let mut child = self.spawn(verb, log)?;
-        match timeout(within, converse(&mut child, message)).await {
-            Ok(answer) => answer,
-            Err(_elapsed) => {
-                child.kill().await?;
-                Err(io::Error::from(io::ErrorKind::TimedOut))
-            }
-        }
-    }
-
     /// Removes what a runtime that is gone left in the kernel.
     async fn sweep(&self, sandbox: &SandboxId) -> Result<(), RuntimeError> {
         let place = self.places.of(sandbox);
@@ -284,13 +254,38 @@ impl LauncherRuntime {
             Err(error) => return Err(file("reading", &kept)(error)),
         };
         let log = locked_log(&place)?;
-        match self.run("sweep", &message, &log, SWEEP_MAX).await {
+        match self.agent.run("sweep", &message, &log, SWEEP_MAX).await {
             Ok(_said) => {}
             Err(error) => return Err(launcher_failed(&error.to_string(), log)),
         }
         // Namespaces and mounts went with the keeper; these names are left.
         remove(&place.state().join("agent.sock"))?;
         remove(&place.state().join("keeper.pid"))
+    }
+
+    fn network_of(&self, kind: RuntimeKind, config: &SandboxConfig) -> NetworkMode {
+        match kind {
+            RuntimeKind::Namespace => self.able.network(config),
+            RuntimeKind::Process => NetworkMode::Host,
+        }
+    }
+
+    /// Removes rules of networks that belong to no sandbox any more, and writes those anew that
+    /// belong to one that runs.
+    async fn tidy_networks(&self) -> Result<(), RuntimeError> {
+        if !self.able.bridges() {
+            return Ok(()); // Nothing was made here that could be left.
+        }
+        let message = encoded(&TidyConfig {
+            sandboxes: path_text(self.places.root())?,
+        })?;
+        let log = passing_log().map_err(|error| RuntimeError::Launcher {
+            message: error.to_string(),
+        })?;
+        match self.agent.run("tidy", &message, &log, SWEEP_MAX).await {
+            Ok(_said) => Ok(()),
+            Err(error) => Err(launcher_failed(&error.to_string(), log)),
+        }
     }
 
     /// Changes the rules of a sandbox that was launched with some.
@@ -315,54 +310,10 @@ impl LauncherRuntime {
         let path = place.egress_log();
         let log = open_log(&path)?;
         log.set_len(0).map_err(file("clearing", &path))?;
-        match self.run("egress", &message, &log, EGRESS_MAX).await {
+        match self.agent.run("egress", &message, &log, EGRESS_MAX).await {
             Ok(_said) => Ok(()),
             Err(error) => Err(launcher_failed(&error.to_string(), log)),
         }
-    }
-
-    fn launch_config(
-        &self,
-        start: &Start<'_>,
-        kind: RuntimeKind,
-        image: Image,
-        place: &Place,
-    ) -> Result<LaunchConfig, RuntimeError> {
-        let of_image = start.config.image.as_ref().map(|image| &image.settings);
-        let network = match kind {
-            RuntimeKind::Namespace => self.able.network(start.config),
-            RuntimeKind::Process => NetworkMode::Host,
-        };
-        Ok(LaunchConfig {
-            sandbox: start.sandbox.clone(),
-            generation: start.generation,
-            directory: path_text(place.dir())?,
-            runtime: kind,
-            ids: match kind {
-                RuntimeKind::Namespace => ids::of_slot(start.slot),
-                RuntimeKind::Process => None,
-            },
-            image,
-            network: match network {
-                NetworkMode::None => LaunchNetwork::None,
-                NetworkMode::Host => LaunchNetwork::Host,
-                NetworkMode::Bridge => LaunchNetwork::Bridge,
-            },
-            hostname: start.sandbox.as_str().to_owned(),
-            env: start.config.env(),
-            user: user(start.config)?,
-            cwd: of_image.and_then(|of| of.cwd.clone()).unwrap_or_default(),
-            limits: limits(start)?,
-            copied_sessions: CopiedSessions::Refuse,
-            way_out: match network {
-                NetworkMode::None | NetworkMode::Host => None,
-                NetworkMode::Bridge => Some(WayOut {
-                    pool: self.pool,
-                    preferred: start.slot,
-                    egress: egress(start.config)?,
-                }),
-            },
-        })
     }
 
     async fn find(place: &Place) -> Result<Option<Keeper>, RuntimeError> {
@@ -409,6 +360,10 @@ impl Runtime for LauncherRuntime {
         }
     }
 
+    fn tidy(&self) -> RuntimeFuture<'_, ()> {
+        Box::pin(self.tidy_networks())
+    }
+
     fn admit(&self, config: &SandboxConfig) -> Result<(), RuntimeError> {
         match self.kind() {
             RuntimeKind::Namespace => {
@@ -423,10 +378,7 @@ impl Runtime for LauncherRuntime {
     }
 
     fn network(&self, config: &SandboxConfig) -> NetworkMode {
-        match self.kind() {
-            RuntimeKind::Namespace => self.able.network(config),
-            RuntimeKind::Process => NetworkMode::Host,
-        }
+        self.network_of(self.kind(), config)
     }
 
     fn reach<'a>(
@@ -532,157 +484,6 @@ fn layers_in_use(places: &Places) -> Result<BTreeSet<PathBuf>, LayerError> {
         }
     }
     Ok(used)
-}
-
-fn path_text(path: &Path) -> Result<String, RuntimeError> {
-    path.to_str().map(str::to_owned).ok_or_else(|| {
-        RuntimeError::Limits("the data directory's path is not valid UTF-8".to_owned())
-    })
-}
-
-/// Gives a child of ours all that it will hear.
-async fn tell(child: &mut Child, message: &[u8]) -> io::Result<()> {
-    match child.stdin.take() {
-        Some(mut stdin) => stdin.write_all(message).await,
-        None => Ok(()),
-    }
-}
-
-async fn converse(child: &mut Child, message: &[u8]) -> io::Result<Vec<u8>> {
-    tell(child, message).await?;
-    let mut answer = Vec::new();
-    if let Some(stdout) = child.stdout.take() {
-        let bound = LAUNCH_ANSWER_BYTES_MAX as u64;
-        stdout.take(bound).read_to_end(&mut answer).await?;
-    }
-    let status = child.wait().await?;
-    if !status.success() {
-        return Err(io::Error::other(format!("it ended with {status}")));
-    }
-    Ok(answer)
-}
-
-fn limits(start: &Start<'_>) -> Result<Limits, RuntimeError> {
-    let asked = start.config.resources.clone().unwrap_or_default();
-    let unreadable = |what: &str| RuntimeError::Limits(format!("resources.{what} is unreadable"));
-    let memory = asked
-        .memory
-        .map(|text| bytes_of(&text).ok_or_else(|| unreadable("memory")))
-        .transpose()?;
-    let cpu = asked
-        .cpu
-        .map(|text| {
-            millicores_of(&text)
-                .and_then(|milli| u32::try_from(milli).ok())
-                .ok_or_else(|| unreadable("cpu"))
-        })
-        .transpose()?;
-    let pids = asked
-        .pids
-        .map(|pids| u32::try_from(pids).map_err(|_| unreadable("pids")))
-        .transpose()?;
-    Ok(Limits {
-        memory_bytes_max: memory,
-        pids_max: pids,
-        cpu_millis_max: cpu,
-        pids_wished: Some(PIDS_DEFAULT),
-    })
-}
-
-fn encoded(config: &LaunchConfig) -> Result<Vec<u8>, RuntimeError> {
-    minicbor::to_vec(config).map_err(|error| RuntimeError::Launcher {
-        message: error.to_string(),
-    })
-}
-
-/// Whom a sandbox's sessions run as that name nobody.
-fn user(config: &SandboxConfig) -> Result<User, RuntimeError> {
-    let of_image = config.image.as_ref().and_then(|image| image.settings.user);
-    let of_image = of_image.map(|ids| ids.to_string());
-    match config.user.as_ref().or(of_image.as_ref()) {
-        Some(text) => {
-            User::parse(text).map_err(|problem| RuntimeError::Limits(format!("user {problem}")))
-        }
-        None => Ok(User::ROOT),
-    }
-}
-
-/// The rules of a sandbox.
-fn egress(config: &SandboxConfig) -> Result<outlive_api::launch::Egress, RuntimeError> {
-    let network = config.network.as_ref();
-    let asked = network.and_then(|network| network.egress.clone());
-    translate(&asked.unwrap_or_default())
-        .map_err(|error| RuntimeError::Limits(error.message.to_string()))
-}
-
-/// Has the agent look at the host.
-async fn probe(agent: &Path) -> io::Result<Host> {
-    let run = Command::new(agent)
-        .arg("probe")
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let done = timeout(PROBE_MAX, run).await??;
-    if !done.status.success() {
-        let said = String::from_utf8_lossy(&done.stderr);
-        return Err(io::Error::other(format!(
-            "{}: {}",
-            done.status,
-            said.trim()
-        )));
-    }
-    Ok(Host::parse(&String::from_utf8_lossy(&done.stdout)))
-}
-
-fn open_log(path: &Path) -> Result<File, RuntimeError> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(file("opening", path))
-}
-
-/// Opens the launcher's log and locks it. Fails while another launcher works.
-fn locked_log(place: &Place) -> Result<File, RuntimeError> {
-    let path = place.launch_log();
-    let log = open_log(&path)?;
-    flock(&log, FlockOperation::NonBlockingLockExclusive)
-        .map_err(io::Error::from)
-        .map_err(file("locking", &path))?;
-    log.set_len(0).map_err(file("clearing", &path))?;
-    Ok(log)
-}
-
-fn launcher_works(place: &Place) -> Result<bool, RuntimeError> {
-    let path = place.launch_log();
-    let log = match File::open(&path) {
-        Ok(log) => log,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(file("opening", &path)(error)),
-    };
-    match flock(&log, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(false),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
-        Err(error) => Err(file("locking", &path)(error.into())),
-    }
-}
-
-fn launcher_failed(how: &str, mut log: File) -> RuntimeError {
-    let mut said = String::new();
-    let read = log.seek(SeekFrom::Start(0)).and_then(|_| {
-        (&mut log)
-            .take(LAUNCH_LOG_BYTES_SHOWN)
-            .read_to_string(&mut said)
-    });
-    if let Err(error) = read {
-        tracing::debug!(%error, "a launcher's log can't be read");
-    }
-    RuntimeError::Launcher {
-        message: format!("{how}; it said: {}", said.trim()),
-    }
 }
 
 fn remove(path: &Path) -> Result<(), RuntimeError> {

@@ -132,6 +132,11 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
+    /// Removes from the host what sandboxes left that nobody sweeps any more.
+    fn tidy(&self) -> RuntimeFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Refuses what this host can't give. A backend that gives everything refuses nothing.
     fn admit(&self, _config: &SandboxConfig) -> Result<(), RuntimeError> {
         Ok(())

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use outlive_api::launch::LaunchConfig;
 use outlive_core::id::{SandboxId, SessionId, SnapshotId};
 
 use super::Whose;
@@ -113,7 +114,7 @@ impl Place {
 
     /// What the newest launch was told.
     pub(crate) fn launch_config(&self) -> PathBuf {
-        self.dir.join("launch.cbor")
+        self.dir.join(LaunchConfig::FILE)
     }
 
     /// What the last change of the network's rules printed.

@@ -1,29 +1,82 @@
 //! The network that a sandbox was asked to have: checked once, kept as it was written.
 
+mod policy;
+
 use outlive_api::{
     error::{ApiError, ErrorCode},
-    launch,
-    network::{Egress, EgressDefault, EgressRule, Network, NetworkMode},
+    launch::{self, Transport, Verdict},
+    network::{AskedNetwork, Egress, EgressDefault, EgressRule, Network, NetworkMode},
+    policy::{NetworkPolicy, PolicyMode},
 };
 
 use crate::limits::{EGRESS_PORTS_MAX, EGRESS_RULES_MAX};
 
 /// Checks what a client asks for.
-pub(crate) fn check(asked: Network) -> Result<Network, ApiError> {
-    match (asked.mode, &asked.egress) {
-        (Some(NetworkMode::None | NetworkMode::Host), Some(_)) => Err(bad(
+pub(crate) fn check(asked: AskedNetwork) -> Result<Network, ApiError> {
+    let asked = Network::from(asked);
+    if asked.egress.is_some() && asked.policy.is_some() {
+        return Err(bad(
+            "network: egress and policy say the same in other words; leave out one of the two",
+        ));
+    }
+    let has_rules = asked.egress.is_some() || asked.policy.is_some();
+    match asked.mode {
+        Some(NetworkMode::None | NetworkMode::Host) if has_rules => Err(bad(
             "network.egress: only the mode bridge has rules; leave out one of the two",
         )),
-        (_, Some(egress)) => {
-            translate(egress)?;
-            Ok(asked)
-        }
-        (_, None) => Ok(asked),
+        Some(_) | None => rules(&asked).map(|_| asked),
     }
 }
 
 /// The rules as the launcher takes them.
-pub(crate) fn translate(egress: &Egress) -> Result<launch::Egress, ApiError> {
+pub(crate) fn rules(network: &Network) -> Result<launch::Egress, ApiError> {
+    match (&network.policy, &network.egress) {
+        (Some(policy), _) => policy::translate(policy),
+        (None, Some(egress)) => translate(egress),
+        (None, None) => Ok(launch::Egress::default()),
+    }
+}
+
+/// What it asks for that only a network of the sandbox's own can give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// Nothing: it may as well have no network.
+    Nothing,
+    /// Nothing, and everything is to be reached.
+    Everything,
+    /// Rules that are enforced.
+    Rules,
+}
+
+/// See [`Needs`].
+pub(crate) fn needs(network: &Network) -> Needs {
+    let rules = rules(network).unwrap_or_default();
+    match (&network.policy, network.mode, &network.egress) {
+        (_, Some(NetworkMode::Bridge), _) | (_, _, Some(_)) => Needs::Rules,
+        (Some(policy), _, _) if rules.rules.is_empty() => match policy.mode {
+            PolicyMode::AllowAll => Needs::Everything,
+            PolicyMode::BlockAll => Needs::Nothing,
+        },
+        (Some(_), _, _) => Needs::Rules,
+        (None, _, None) => Needs::Nothing,
+    }
+}
+
+/// What a sandbox reaches that is connected like this, in the words of the vendor's clients.
+pub(crate) fn policy_of(network: Option<&Network>, connected: NetworkMode) -> NetworkPolicy {
+    let asked = network.and_then(|network| network.policy.clone());
+    match (asked, connected) {
+        (Some(policy), _) => *policy,
+        (None, NetworkMode::None) => policy::plain(PolicyMode::BlockAll),
+        (None, NetworkMode::Host) => policy::plain(PolicyMode::AllowAll),
+        (None, NetworkMode::Bridge) => {
+            let egress = network.and_then(|network| network.egress.clone());
+            policy::of_egress(&egress.unwrap_or_default())
+        }
+    }
+}
+
+fn translate(egress: &Egress) -> Result<launch::Egress, ApiError> {
     if egress.allow.len() > EGRESS_RULES_MAX {
         return Err(bad(format!(
             "network.egress.allow has more than {EGRESS_RULES_MAX} rules"
@@ -31,10 +84,10 @@ pub(crate) fn translate(egress: &Egress) -> Result<launch::Egress, ApiError> {
     }
     Ok(launch::Egress {
         default: match egress.default {
-            EgressDefault::Allow => launch::EgressDefault::Allow,
-            EgressDefault::Deny => launch::EgressDefault::Deny,
+            EgressDefault::Allow => Verdict::Allow,
+            EgressDefault::Deny => Verdict::Deny,
         },
-        allow: egress.allow.iter().map(rule).collect::<Result<_, _>>()?,
+        rules: egress.allow.iter().map(rule).collect::<Result<_, _>>()?,
     })
 }
 
@@ -48,7 +101,7 @@ fn rule(rule: &EgressRule) -> Result<launch::EgressRule, ApiError> {
             "network.egress.allow: a rule has more than {EGRESS_PORTS_MAX} ports"
         )));
     }
-    let mut ports = rule
+    let ports = rule
         .ports
         .iter()
         .map(|ports| {
@@ -57,7 +110,16 @@ fn rule(rule: &EgressRule) -> Result<launch::EgressRule, ApiError> {
             })
         })
         .collect::<Result<Vec<_>, _>>()?;
-    // The host's rules take no port twice.
+    Ok(launch::EgressRule {
+        cidr,
+        ports: joined(ports),
+        verdict: Verdict::Allow,
+        transport: Transport::Any,
+    })
+}
+
+/// In order, and none twice: the host's rules take no port twice.
+fn joined(mut ports: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
     ports.sort_unstable();
     ports.dedup_by(|next, before| {
         let joins = next.0 <= before.1;
@@ -66,7 +128,7 @@ fn rule(rule: &EgressRule) -> Result<launch::EgressRule, ApiError> {
         }
         joins
     });
-    Ok(launch::EgressRule { cidr, ports })
+    ports
 }
 
 fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> ApiError {
@@ -123,6 +185,6 @@ mod tests {
             }],
         };
         let rules = translate(&egress).unwrap();
-        assert_eq!(rules.allow[0].ports, [(443, 443), (8000, 9001)]);
+        assert_eq!(rules.rules[0].ports, [(443, 443), (8000, 9001)]);
     }
 }

@@ -12,7 +12,8 @@ use axum::{
 use outlive_api::{
     error::{Action, ApiError, ErrorCode},
     launch::Copied,
-    network::{Network, NetworkMode, SandboxNetwork},
+    network::{AskedNetwork, Network, NetworkMode},
+    policy::NetworkPolicy,
     sandbox::{
         self as wire, CreateSandbox, CreatedSandbox, ForkSandbox, ForkedSandbox, Message,
         PausedSandbox, RefreshSandbox, RefreshedSandbox, ResumedSandbox, RuntimeInfo,
@@ -86,7 +87,14 @@ async fn create(
             let sandbox = engine.create_from(new, snapshot, progress).await?;
             Ok(created(&sandbox.record()))
         };
-        return copying(&headers, StatusCode::CREATED, work, seen, Some(total)).await;
+        return copying(
+            &headers,
+            StatusCode::CREATED,
+            Box::pin(work),
+            seen,
+            Some(total),
+        )
+        .await;
     }
     // Until the store knows of the sandbox, which then keeps its image.
     let _image_stays = catalog.hold().await;
@@ -282,7 +290,7 @@ async fn change_network(
     State(engine): State<Engine>,
     Extension(caller): Extension<Caller>,
     PathId(id): PathId,
-    Body(asked): Body<Network>,
+    Body(asked): Body<AskedNetwork>,
 ) -> Answer {
     let sandbox = find(&engine, &caller, &id)?;
     let change = ConfigChange {
@@ -296,14 +304,21 @@ async fn change_network(
     ))
 }
 
-fn network_of(engine: &Engine, record: &SandboxRecord) -> SandboxNetwork {
+/// In the words of the vendor's clients, who send back what they were shown: nothing else is in it.
+fn network_of(engine: &Engine, record: &SandboxRecord) -> NetworkPolicy {
+    let connected = engine.network(&record.config);
+    network::policy_of(record.config.network.as_ref(), connected)
+}
+
+/// The network in our words, with the mode that holds.
+fn shown_network(engine: &Engine, record: &SandboxRecord) -> Network {
     let mode = engine.network(&record.config);
-    let asked = record.config.network.as_ref();
-    let egress = asked.and_then(|network| network.egress.clone());
-    SandboxNetwork {
-        sandbox_id: record.id.to_string(),
-        mode,
-        egress: (mode == NetworkMode::Bridge).then(|| egress.unwrap_or_default()),
+    let asked = record.config.network.clone().unwrap_or_default();
+    Network {
+        mode: Some(mode),
+        egress: (mode == NetworkMode::Bridge && asked.policy.is_none())
+            .then(|| asked.egress.unwrap_or_default()),
+        policy: asked.policy,
     }
 }
 
@@ -412,7 +427,7 @@ async fn fork(
             sandbox: full(&engine, &child.record()),
         })
     };
-    copying(&headers, StatusCode::CREATED, work, seen, None).await
+    copying(&headers, StatusCode::CREATED, Box::pin(work), seen, None).await
 }
 
 async fn refresh(
@@ -520,7 +535,6 @@ fn summary(record: &SandboxRecord) -> SandboxSummary {
 fn full(engine: &Engine, record: &SandboxRecord) -> SandboxAnswer {
     let runtime_id = runtime_id(record);
     let capabilities = engine.capabilities();
-    let network = network_of(engine, record);
     SandboxAnswer {
         summary: summary(record),
         team_id: record.owner.to_string(),
@@ -529,10 +543,7 @@ fn full(engine: &Engine, record: &SandboxRecord) -> SandboxAnswer {
         runtime_id,
         claimed_at: time::text(record.state.claimed_at),
         resources: record.config.resources.clone().map(Into::into),
-        network: Some(Network {
-            mode: Some(network.mode),
-            egress: network.egress,
-        }),
+        network: Some(shown_network(engine, record)),
         image: Some(image_of(record)),
         runtime: Some(RuntimeInfo {
             kind: capabilities.runtime.to_owned(),

@@ -14,16 +14,24 @@
 //!
 //! The devices go with the network namespace, that is with the keeper. The rules are removed by
 //! the sweep, which finds in the sandbox's directory which they are; the file is written before
-//! anything is made.
+//! anything is made. Rules whose sandbox nobody sweeps any more are found by [`tidy`].
+//!
+//! There is no IPv6: it is off at both ends of the link, and the rules drop all of it.
 
+mod doors;
 mod netlink;
 mod rules;
+mod tidy;
 
 use std::{io, net::Ipv4Addr, path::PathBuf};
 
 use outlive_api::launch::{LaunchConfig, LaunchFailure, WayOut};
 
-use self::netlink::Links;
+pub use self::tidy::main as tidy;
+use self::{
+    netlink::Links,
+    rules::{Admitted, Rules},
+};
 use super::step::{Fail, Step, failure};
 use crate::rootless::Standing;
 
@@ -93,8 +101,11 @@ fn connect_to(config: &LaunchConfig, pid: u32) -> Step<Inside> {
         .step("giving a network device its address")?;
     let address = take_address(&links, index, way_out)?;
     note(config, &device, Some(address))?;
-    rules::admit(&device, address, &way_out.egress).step("writing the network's rules")?;
-    forward()?;
+    let admitted = (Admitted { device, address }, way_out.egress.clone());
+    let mut rules = Rules::lock().step("waiting for the network's rules")?;
+    rules
+        .admit(&[admitted])
+        .step("writing the network's rules")?;
     Ok(Inside { address, gateway })
 }
 
@@ -108,13 +119,14 @@ pub(super) fn settle(inside: Inside) -> Step<()> {
     links.add_default(index, inside.gateway).step(step)
 }
 
-/// Has a running sandbox reach what its configuration says now.
+/// Has a running sandbox reach what its configuration says now, for what it has open, too.
 pub(super) fn change(config: &LaunchConfig) -> Step<()> {
     let step = "changing the network's rules";
-    let (Some(way_out), Some((device, Some(_)))) = (&config.way_out, noted(config)?) else {
+    let (Some(way_out), Some((device, Some(address)))) = (&config.way_out, noted(config)?) else {
         return Err(failure(step, "the sandbox has no network of its own"));
     };
-    rules::change(&device, &way_out.egress).step(step)
+    let admitted = (Admitted { device, address }, way_out.egress.clone());
+    Rules::lock().step(step)?.admit(&[admitted]).step(step)
 }
 
 /// Removes what is left of a sandbox's network.
@@ -127,7 +139,9 @@ pub(super) fn sweep(config: &LaunchConfig) -> Step<()> {
         .remove(&device)
         .step("removing the sandbox's network device")?;
     if let Some(address) = address {
-        rules::forget(&device, address).step("removing the network's rules")?;
+        let step = "removing the network's rules";
+        let mut rules = Rules::lock().step(step)?;
+        rules.forget(&[Admitted { device, address }]).step(step)?;
     }
     match std::fs::remove_file(notes(config)) {
         Ok(()) => Ok(()),
@@ -178,18 +192,6 @@ fn take_address(links: &Links, index: u32, way_out: &WayOut) -> Step<Ipv4Addr> {
         "giving the sandbox an address",
         "none of the pool is free",
     ))
-}
-
-/// Lets the host pass on what isn't its own. That is a setting of the host as a whole; what came
-/// from elsewhere for a sandbox is dropped by the rules.
-fn forward() -> Step<()> {
-    let path = "/proc/sys/net/ipv4/ip_forward";
-    let step = "letting the host forward";
-    let now = std::fs::read_to_string(path).step(step)?;
-    if now.trim() == "1" {
-        return Ok(());
-    }
-    std::fs::write(path, "1").step(step)
 }
 
 /// A setting of a device; a kernel without IPv6 has none of those.

@@ -148,6 +148,15 @@ impl Links {
     }
 }
 
+/// Whether there is such a device.
+pub(super) fn device_exists(name: &str) -> io::Result<bool> {
+    match index_of(name) {
+        Ok(_) => Ok(true),
+        Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
 /// The number of a device.
 fn index_of(name: &str) -> io::Result<u32> {
     let any = socket_with(

@@ -11,34 +11,45 @@
 //! ```
 //!
 //! What goes to a sandbox is an answer, or dropped. A device that no rule knows reaches nothing,
-//! so the rules may come after the device. Every change is one transaction.
+//! so the rules may come after the device. Devices of the host that forward for sandboxes only
+//! ([`super::doors`]) forward for nobody else: the set `doors`. Every change is one transaction.
 
 use std::{
-    fmt::Write as _,
     io::{self, Write as _},
     net::Ipv4Addr,
-    os::fd::OwnedFd,
     process::{Command, Stdio},
 };
 
-use outlive_api::launch::{Egress, EgressDefault, EgressRule};
+use outlive_api::launch::{Egress, EgressRule, Transport, Verdict};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+
+use super::doors::Doors;
 
 /// The program that speaks for nftables.
 const NFT: &str = "nft";
 /// Where it may lie; a server's own path often has no `sbin`.
 const PATH_OF_ROOT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Whoever changes the rules holds it: a transaction fails when another one comes in between.
+/// Whoever changes the rules holds it: a transaction fails when another one comes in between. Which
+/// doors were opened is written in it.
 const LOCK: &str = "/run/outlive-network.lock";
+/// The name of the table.
+const TABLE: &str = "inet outlive";
+/// The name of a table that is made and removed in one step.
+const TABLE_TRIED: &str = "inet outlive_probe";
 /// All devices of sandboxes begin like this, and nobody else's.
 pub(super) const DEVICE_PREFIX: &str = "olv";
 
 /// Tables, sets and chains that all sandboxes share; written anew each time, which changes nothing
 /// where they are there.
+///
+/// What comes in by a door and is neither for the host nor for many is dropped before it is
+/// routed: so a host that forwards for nobody drops it. What another table turned into something
+/// else meanwhile is dropped after it.
 const SHARED: &str = r#"
 add table inet outlive
 add set inet outlive pairs { type ifname . ipv4_addr; }
 add set inet outlive addresses { type ipv4_addr; }
+add set inet outlive doors { type ifname; }
 add map inet outlive egress { type ifname : verdict; }
 add chain inet outlive prerouting { type filter hook prerouting priority mangle; policy accept; }
 add chain inet outlive forward { type filter hook forward priority filter - 10; policy accept; }
@@ -50,6 +61,8 @@ flush chain inet outlive forward
 flush chain inet outlive postrouting
 flush chain inet outlive from_sandbox
 flush chain inet outlive to_sandbox
+flush set inet outlive doors
+add rule inet outlive prerouting iifname @doors meta nfproto ipv4 fib daddr type unicast drop
 add rule inet outlive prerouting iifname != "olv*" accept
 add rule inet outlive prerouting meta nfproto != ipv4 drop
 add rule inet outlive prerouting iifname . ip saddr != @pairs drop
@@ -58,6 +71,7 @@ add rule inet outlive prerouting fib daddr type != unicast reject with icmpx adm
 add rule inet outlive prerouting ip daddr { 127.0.0.0/8, 169.254.0.0/16 } reject with icmpx admin-prohibited
 add rule inet outlive forward iifname "olv*" jump from_sandbox
 add rule inet outlive forward oifname "olv*" jump to_sandbox
+add rule inet outlive forward iifname @doors meta nfproto ipv4 drop
 add rule inet outlive from_sandbox oifname "olv*" reject with icmpx admin-prohibited
 add rule inet outlive from_sandbox ct direction reply ct state established,related accept
 add rule inet outlive from_sandbox iifname vmap @egress
@@ -67,119 +81,231 @@ add rule inet outlive to_sandbox drop
 add rule inet outlive postrouting ip saddr @addresses masquerade
 "#;
 
-/// Lets a sandbox out.
-pub(super) fn admit(device: &str, address: Ipv4Addr, egress: &Egress) -> io::Result<()> {
-    let mut text = SHARED.to_owned();
-    text.push_str(&admission(device, address));
-    text.push_str(&chain_rules(device, egress));
-    run(&text)
+/// A sandbox as the rules know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Admitted {
+    pub(super) device: String,
+    pub(super) address: Ipv4Addr,
 }
 
-/// Changes what a sandbox reaches, for what it has open, too.
-pub(super) fn change(device: &str, egress: &Egress) -> io::Result<()> {
-    run(&chain_rules(device, egress))
+/// The rules, while nobody else changes them.
+#[derive(Debug)]
+pub(super) struct Rules {
+    doors: Doors,
 }
 
-/// Forgets a sandbox; one that is unknown is forgotten, too.
-pub(super) fn forget(device: &str, address: Ipv4Addr) -> io::Result<()> {
-    let mut text = SHARED.to_owned();
-    // What is added is there for sure and can be removed, in the same transaction.
-    text.push_str(&admission(device, address));
-    for line in [
-        format!("delete element inet outlive egress {{ \"{device}\" }}\n"),
-        format!("delete element inet outlive pairs {{ \"{device}\" . {address} }}\n"),
-        format!("delete element inet outlive addresses {{ {address} }}\n"),
-        format!("flush chain inet outlive {device}\n"),
-        format!("delete chain inet outlive {device}\n"),
-    ] {
-        text.push_str(&line);
+impl Rules {
+    /// Waits until nobody else changes them.
+    pub(super) fn lock() -> io::Result<Self> {
+        let file = open(
+            LOCK,
+            OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::from_raw_mode(0o600),
+        )?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        Ok(Self {
+            doors: Doors::noted_in(file.into())?,
+        })
     }
+
+    /// Lets sandboxes out, and has them reach what is said; those that are out, too.
+    pub(super) fn admit(&mut self, sandboxes: &[(Admitted, Egress)]) -> io::Result<()> {
+        // Doors are written down, then ruled, then opened.
+        self.doors.choose()?;
+        let mut text = self.shared();
+        for (sandbox, egress) in sandboxes {
+            text.push_str(&admission(sandbox));
+            text.push_str(&chain_rules(&sandbox.device, egress));
+        }
+        run(&text)?;
+        for (sandbox, _) in sandboxes {
+            self.doors.forward(&sandbox.device)?;
+        }
+        self.doors.open()
+    }
+
+    /// Forgets sandboxes; one that is unknown is forgotten, too. With the last one go the doors
+    /// and the table.
+    pub(super) fn forget(&mut self, sandboxes: &[Admitted]) -> io::Result<()> {
+        let mut text = self.shared();
+        for sandbox in sandboxes {
+            // What is added is there for sure and can be removed, in the same transaction.
+            text.push_str(&admission(sandbox));
+            text.push_str(&dismissal(sandbox));
+        }
+        run(&text)?;
+        if !elements(&listing("pairs")?).is_empty() {
+            return Ok(());
+        }
+        self.doors.close()?;
+        run(&format!("delete table {TABLE}\n"))
+    }
+
+    /// Those that are out.
+    pub(super) fn admitted(&mut self) -> io::Result<Vec<Admitted>> {
+        run(&self.shared())?;
+        let listing = listing("pairs")?;
+        elements(&listing).into_iter().map(read_pair).collect()
+    }
+
+    /// What all sandboxes share.
+    fn shared(&self) -> String {
+        let mut text = SHARED.to_owned();
+        for door in self.doors.names() {
+            push(
+                &mut text,
+                &format!("add element {TABLE} doors {{ \"{door}\" }}"),
+            );
+        }
+        text
+    }
+}
+
+/// Whether the program is there and the kernel knows every kind of rule. Nothing is left of it.
+pub(super) fn probe() -> io::Result<()> {
+    let _one_at_a_time = Rules::lock()?;
+    let mut text = SHARED.replace(TABLE, TABLE_TRIED);
+    push(&mut text, &format!("delete table {TABLE_TRIED}"));
     run(&text)
 }
 
-/// Whether the program is there and the kernel answers it.
-pub(super) fn probe() -> io::Result<()> {
-    run("add table inet outlive\n")
+/// `"DEVICE" . ADDRESS`, as `nft` lists it.
+fn read_pair(element: &str) -> io::Result<Admitted> {
+    let pair = element.split_once(" . ").and_then(|(device, address)| {
+        Some(Admitted {
+            device: device.trim_matches('"').to_owned(),
+            address: address.parse().ok()?,
+        })
+    });
+    pair.ok_or_else(|| io::Error::other(format!("`{NFT}` lists {element:?} as a sandbox")))
 }
 
-fn admission(device: &str, address: Ipv4Addr) -> String {
+/// What a listing of a set holds.
+fn elements(listing: &str) -> Vec<&str> {
+    let inner = listing
+        .split_once("elements = {")
+        .and_then(|(_, rest)| rest.split_once('}'))
+        .map_or("", |(inner, _)| inner);
+    let parts = inner.split(',').map(str::trim);
+    parts.filter(|part| !part.is_empty()).collect()
+}
+
+fn admission(Admitted { device, address }: &Admitted) -> String {
     format!(
-        "add chain inet outlive {device}\n\
-         add element inet outlive pairs {{ \"{device}\" . {address} }}\n\
-         add element inet outlive addresses {{ {address} }}\n\
-         add element inet outlive egress {{ \"{device}\" : jump {device} }}\n"
+        "add chain {TABLE} {device}\n\
+         add element {TABLE} pairs {{ \"{device}\" . {address} }}\n\
+         add element {TABLE} addresses {{ {address} }}\n\
+         add element {TABLE} egress {{ \"{device}\" : jump {device} }}\n"
+    )
+}
+
+fn dismissal(Admitted { device, address }: &Admitted) -> String {
+    format!(
+        "delete element {TABLE} egress {{ \"{device}\" }}\n\
+         delete element {TABLE} pairs {{ \"{device}\" . {address} }}\n\
+         delete element {TABLE} addresses {{ {address} }}\n\
+         flush chain {TABLE} {device}\n\
+         delete chain {TABLE} {device}\n"
     )
 }
 
 fn chain_rules(device: &str, egress: &Egress) -> String {
-    let mut text = format!("flush chain inet outlive {device}\n");
-    for rule in &egress.allow {
-        for what in matches_of(rule) {
-            line(&mut text, device, &format!("{what} accept"));
-        }
+    let mut text = format!("flush chain {TABLE} {device}\n");
+    let mut line = |rule: &str| push(&mut text, &format!("add rule {TABLE} {device} {rule}"));
+    for rule in &egress.rules {
+        line(&format!("{} {}", matching(rule), carried_out(rule.verdict)));
     }
-    let verdict = match egress.default {
-        EgressDefault::Allow => "accept",
-        EgressDefault::Deny => "reject with icmpx admin-prohibited",
-    };
-    line(&mut text, device, verdict);
+    line(carried_out(egress.default));
     text
 }
 
-fn line(text: &mut String, device: &str, rule: &str) {
-    match writeln!(text, "add rule inet outlive {device} {rule}") {
-        Ok(()) | Err(_) => {} // A string takes everything.
+const fn carried_out(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "accept",
+        Verdict::Deny => "reject with icmpx admin-prohibited",
     }
 }
 
-fn matches_of(rule: &EgressRule) -> Vec<String> {
+fn matching(rule: &EgressRule) -> String {
+    let carriers = match rule.transport {
+        Transport::Any => "{ tcp, udp }",
+        Transport::Tcp => "tcp",
+        Transport::Udp => "udp",
+    };
     let to = format!("ip daddr {}", rule.cidr);
-    if rule.ports.is_empty() {
-        return vec![to];
+    match (rule.ports.is_empty(), rule.transport) {
+        (true, Transport::Any) => to,
+        (true, Transport::Tcp | Transport::Udp) => format!("{to} meta l4proto {carriers}"),
+        (false, _) => {
+            let ports = rule.ports.iter();
+            let ports: Vec<_> = ports
+                .map(|(first, last)| format!("{first}-{last}"))
+                .collect();
+            let ports = ports.join(", ");
+            format!("{to} meta l4proto {carriers} th dport {{ {ports} }}")
+        }
     }
-    let ports: Vec<String> = rule
-        .ports
-        .iter()
-        .map(|(first, last)| format!("{first}-{last}"))
-        .collect();
-    let ports = ports.join(", ");
-    vec![format!(
-        "{to} meta l4proto {{ tcp, udp }} th dport {{ {ports} }}"
-    )]
 }
 
-fn lock() -> io::Result<OwnedFd> {
-    let file = open(
-        LOCK,
-        OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::from_raw_mode(0o600),
-    )?;
-    flock(&file, FlockOperation::LockExclusive)?;
-    Ok(file)
+fn push(text: &mut String, line: &str) {
+    text.push_str(line);
+    text.push('\n');
+}
+
+/// Carries out a transaction.
+fn run(text: &str) -> io::Result<()> {
+    nft(&["-f", "-"], text).map(drop)
+}
+
+/// A set of the table, as text.
+fn listing(set: &str) -> io::Result<String> {
+    nft(&["list", "set", "inet", "outlive", set], "")
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "the launcher has no thread beside this one and no gate that could wait"
 )]
-fn run(text: &str) -> io::Result<()> {
-    let _one_at_a_time = lock()?;
+fn nft(arguments: &[&str], input: &str) -> io::Result<String> {
     let mut child = Command::new(NFT)
-        .args(["-f", "-"])
+        .args(arguments)
         .env("PATH", PATH_OF_ROOT)
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| io::Error::new(e.kind(), format!("running `{NFT}`: {e}")))?;
     if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(text.as_bytes())?;
+        stdin.write_all(input.as_bytes())?;
     }
     let done = child.wait_with_output()?;
     if done.status.success() {
-        return Ok(());
+        return String::from_utf8(done.stdout).map_err(io::Error::other);
     }
     let said = String::from_utf8_lossy(&done.stderr);
     let said = said.lines().next().unwrap_or("it said nothing");
     Err(io::Error::other(format!("`{NFT}` refused: {said}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_of_many_lines_is_read() {
+        let listing = "table inet outlive {\n\tset pairs {\n\t\ttype ifname . ipv4_addr\n\
+                       \t\telements = { \"olv1\" . 10.201.0.7,\n\t\t\t     \"olv2\" . \
+                       10.201.0.8 }\n\t}\n}\n";
+        let pairs: Vec<_> = elements(listing).into_iter().map(read_pair).collect();
+        let pairs: io::Result<Vec<_>> = pairs.into_iter().collect();
+        let pairs = pairs.unwrap();
+        assert_eq!(pairs.len(), 2);
+        assert_eq!(pairs[1].device, "olv2");
+        assert_eq!(pairs[1].address, Ipv4Addr::new(10, 201, 0, 8));
+        assert_eq!(
+            elements("table inet outlive {\n\tset pairs {\n\t}\n}\n"),
+            [""; 0]
+        );
+        read_pair("\"olv1\" . nowhere").unwrap_err();
+    }
 }

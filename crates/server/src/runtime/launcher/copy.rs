@@ -23,7 +23,7 @@ use tokio::{io::AsyncReadExt as _, process::Child};
 
 use super::{
     super::{Disk, Place, Progress, Restore, RestoreError, RuntimeError, Whose},
-    LauncherRuntime, blocking, file, launcher_failed, locked_log, path_text, tell,
+    LauncherRuntime, blocking, encoded, file, launcher_failed, locked_log, path_text, tell,
 };
 use crate::{ids, limits::LAUNCH_ANSWER_BYTES_MAX};
 
@@ -98,11 +98,13 @@ impl LauncherRuntime {
                 RuntimeKind::Process => None,
             },
         };
-        let failed = |error: &dyn std::fmt::Display| RuntimeError::Launcher {
-            message: error.to_string(),
-        };
-        let message = minicbor::to_vec(&config).map_err(|error| failed(&error))?;
-        let mut child = self.spawn("copy", &log).map_err(|error| failed(&error))?;
+        let message = encoded(&config)?;
+        let mut child = self
+            .agent
+            .spawn("copy", &log)
+            .map_err(|error| RuntimeError::Launcher {
+                message: error.to_string(),
+            })?;
         let copied = match copy_news(&mut child, &message, progress).await {
             Ok(news) => news,
             Err(error) => return Err(launcher_failed(&error.to_string(), log)),

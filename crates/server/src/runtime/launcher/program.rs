@@ -1,0 +1,164 @@
+//! The agent's binary, run by the server: a message in, an answer out, and a log that is locked
+//! while it works.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read, Seek, SeekFrom},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use rustix::fs::{FlockOperation, MemfdFlags, flock, memfd_create};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    process::{Child, Command},
+    time::timeout,
+};
+
+use super::{
+    super::{Place, RuntimeError, host::Host},
+    file,
+};
+use crate::limits::{LAUNCH_ANSWER_BYTES_MAX, LAUNCH_LOG_BYTES_SHOWN, PROBE_MAX};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Program {
+    path: PathBuf,
+}
+
+impl Program {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Has the agent look at the host.
+    pub(super) async fn probe(&self) -> io::Result<Host> {
+        let run = Command::new(&self.path)
+            .arg("probe")
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output();
+        let done = timeout(PROBE_MAX, run).await??;
+        if !done.status.success() {
+            let said = String::from_utf8_lossy(&done.stderr);
+            return Err(io::Error::other(format!(
+                "{}: {}",
+                done.status,
+                said.trim()
+            )));
+        }
+        Ok(Host::parse(&String::from_utf8_lossy(&done.stdout)))
+    }
+
+    pub(super) fn spawn(&self, verb: &str, log: &File) -> io::Result<Child> {
+        Command::new(&self.path)
+            .arg(verb)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log.try_clone()?)
+            .spawn()
+            .map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
+            })
+    }
+
+    /// Runs the agent's binary. It is not killed with us: what it began it may finish, and the
+    /// next server finds it.
+    pub(super) async fn run(
+        &self,
+        verb: &str,
+        message: &[u8],
+        log: &File,
+        within: Duration,
+    ) -> io::Result<Vec<u8>> {
+        let mut child = self.spawn(verb, log)?;
+        match timeout(within, converse(&mut child, message)).await {
+            Ok(answer) => answer,
+            Err(_elapsed) => {
+                child.kill().await?;
+                Err(io::Error::from(io::ErrorKind::TimedOut))
+            }
+        }
+    }
+}
+
+/// Gives a child of ours all that it will hear.
+pub(super) async fn tell(child: &mut Child, message: &[u8]) -> io::Result<()> {
+    match child.stdin.take() {
+        Some(mut stdin) => stdin.write_all(message).await,
+        None => Ok(()),
+    }
+}
+
+async fn converse(child: &mut Child, message: &[u8]) -> io::Result<Vec<u8>> {
+    tell(child, message).await?;
+    let mut answer = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        let bound = LAUNCH_ANSWER_BYTES_MAX as u64;
+        stdout.take(bound).read_to_end(&mut answer).await?;
+    }
+    let status = child.wait().await?;
+    if !status.success() {
+        return Err(io::Error::other(format!("it ended with {status}")));
+    }
+    Ok(answer)
+}
+
+/// Where a program that belongs to no sandbox says what went wrong.
+pub(super) fn passing_log() -> io::Result<File> {
+    Ok(memfd_create("outlive-log", MemfdFlags::CLOEXEC)?.into())
+}
+
+pub(super) fn open_log(path: &Path) -> Result<File, RuntimeError> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(file("opening", path))
+}
+
+/// Opens the launcher's log and locks it. Fails while another launcher works.
+pub(super) fn locked_log(place: &Place) -> Result<File, RuntimeError> {
+    let path = place.launch_log();
+    let log = open_log(&path)?;
+    flock(&log, FlockOperation::NonBlockingLockExclusive)
+        .map_err(io::Error::from)
+        .map_err(file("locking", &path))?;
+    log.set_len(0).map_err(file("clearing", &path))?;
+    Ok(log)
+}
+
+pub(super) fn launcher_works(place: &Place) -> Result<bool, RuntimeError> {
+    let path = place.launch_log();
+    let log = match File::open(&path) {
+        Ok(log) => log,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(file("opening", &path)(error)),
+    };
+    match flock(&log, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(false),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+        Err(error) => Err(file("locking", &path)(error.into())),
+    }
+}
+
+pub(super) fn launcher_failed(how: &str, mut log: File) -> RuntimeError {
+    let mut said = String::new();
+    let read = log.seek(SeekFrom::Start(0)).and_then(|_| {
+        (&mut log)
+            .take(LAUNCH_LOG_BYTES_SHOWN)
+            .read_to_string(&mut said)
+    });
+    if let Err(error) = read {
+        tracing::debug!(%error, "a launcher's log can't be read");
+    }
+    RuntimeError::Launcher {
+        message: format!("{how}; it said: {}", said.trim()),
+    }
+}

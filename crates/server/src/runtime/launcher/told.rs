@@ -1,0 +1,128 @@
+//! What the launcher is told, made of what a sandbox was asked to be.
+
+use std::path::Path;
+
+use outlive_api::{
+    launch::{
+        Cidr, CopiedSessions, Egress, Image, LaunchConfig, Limits, NetworkMode as LaunchNetwork,
+        RuntimeKind, User, WayOut,
+    },
+    network::NetworkMode,
+};
+
+use super::super::{Place, RuntimeError, Start};
+use crate::{
+    ids,
+    limits::PIDS_DEFAULT,
+    sandboxes::{
+        config::{SandboxConfig, bytes_of, millicores_of},
+        network,
+    },
+};
+
+/// One generation, as a launcher makes it.
+#[derive(Debug)]
+pub(super) struct Plan<'a> {
+    pub(super) start: &'a Start<'a>,
+    pub(super) kind: RuntimeKind,
+    pub(super) image: Image,
+    /// The network that it gets.
+    pub(super) network: NetworkMode,
+    /// Addresses of this server's sandboxes.
+    pub(super) pool: Cidr,
+    pub(super) place: &'a Place,
+}
+
+/// What the launcher is told of it.
+pub(super) fn launch_config(plan: Plan<'_>) -> Result<LaunchConfig, RuntimeError> {
+    let start = plan.start;
+    let of_image = start.config.image.as_ref().map(|image| &image.settings);
+    Ok(LaunchConfig {
+        sandbox: start.sandbox.clone(),
+        generation: start.generation,
+        directory: path_text(plan.place.dir())?,
+        runtime: plan.kind,
+        ids: match plan.kind {
+            RuntimeKind::Namespace => ids::of_slot(start.slot),
+            RuntimeKind::Process => None,
+        },
+        image: plan.image,
+        network: match plan.network {
+            NetworkMode::None => LaunchNetwork::None,
+            NetworkMode::Host => LaunchNetwork::Host,
+            NetworkMode::Bridge => LaunchNetwork::Bridge,
+        },
+        hostname: start.sandbox.as_str().to_owned(),
+        env: start.config.env(),
+        user: user(start.config)?,
+        cwd: of_image.and_then(|of| of.cwd.clone()).unwrap_or_default(),
+        limits: limits(start.config)?,
+        copied_sessions: CopiedSessions::Refuse,
+        way_out: match plan.network {
+            NetworkMode::None | NetworkMode::Host => None,
+            NetworkMode::Bridge => Some(WayOut {
+                pool: plan.pool,
+                preferred: start.slot,
+                egress: egress(start.config)?,
+            }),
+        },
+    })
+}
+
+fn limits(config: &SandboxConfig) -> Result<Limits, RuntimeError> {
+    let asked = config.resources.clone().unwrap_or_default();
+    let unreadable = |what: &str| RuntimeError::Limits(format!("resources.{what} is unreadable"));
+    let memory = asked
+        .memory
+        .map(|text| bytes_of(&text).ok_or_else(|| unreadable("memory")))
+        .transpose()?;
+    let cpu = asked
+        .cpu
+        .map(|text| {
+            millicores_of(&text)
+                .and_then(|milli| u32::try_from(milli).ok())
+                .ok_or_else(|| unreadable("cpu"))
+        })
+        .transpose()?;
+    let pids = asked
+        .pids
+        .map(|pids| u32::try_from(pids).map_err(|_| unreadable("pids")))
+        .transpose()?;
+    Ok(Limits {
+        memory_bytes_max: memory,
+        pids_max: pids,
+        cpu_millis_max: cpu,
+        pids_wished: Some(PIDS_DEFAULT),
+    })
+}
+
+pub(super) fn encoded<T: minicbor::Encode<()>>(message: &T) -> Result<Vec<u8>, RuntimeError> {
+    minicbor::to_vec(message).map_err(|error| RuntimeError::Launcher {
+        message: error.to_string(),
+    })
+}
+
+/// Whom a sandbox's sessions run as that name nobody.
+pub(super) fn user(config: &SandboxConfig) -> Result<User, RuntimeError> {
+    let of_image = config.image.as_ref().and_then(|image| image.settings.user);
+    let of_image = of_image.map(|ids| ids.to_string());
+    match config.user.as_ref().or(of_image.as_ref()) {
+        Some(text) => {
+            User::parse(text).map_err(|problem| RuntimeError::Limits(format!("user {problem}")))
+        }
+        None => Ok(User::ROOT),
+    }
+}
+
+/// The rules of a sandbox.
+pub(super) fn egress(config: &SandboxConfig) -> Result<Egress, RuntimeError> {
+    let rules = config.network.as_ref().map(network::rules).transpose();
+    let rules = rules.map_err(|error| RuntimeError::Limits(error.message.to_string()))?;
+    Ok(rules.unwrap_or_default())
+}
+
+pub(super) fn path_text(path: &Path) -> Result<String, RuntimeError> {
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        RuntimeError::Limits("the data directory's path is not valid UTF-8".to_owned())
+    })
+}
