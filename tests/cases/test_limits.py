@@ -51,12 +51,39 @@ def test_processes_and_cpu_are_bounded(limited):
 
 
 @pytest.mark.parametrize("resources", [
-    {"memory": "lots"}, {"memory": "0"}, {"cpu": "-1"}, {"pids": 0}, {"pids": 2**40},
+    {"disk": "1Ki"}, {"memory": "lots"}, {"memory": "0"}, {"cpu": "-1"}, {"pids": 0}, {"pids": 2**40},
 ])
 def test_a_limit_that_makes_no_sense_is_refused(api, resources):
     with pytest.raises(Failure) as refused:
         api.sandbox(resources=resources)
     assert (refused.value.status, refused.value.code) == (400, "bad_request")
+
+
+def test_a_full_disk_stops_the_sandbox_and_a_resume_gives_time_to_make_room(limited):
+    """It is measured, so it has a little more than it may for a moment; nothing of it is lost."""
+    sandbox = limited(resources={"disk": "16Mi"})
+    assert sandbox.api.bare("GET", "/healthz")["capabilities"]["disk_limit"] == "checked"
+    fill = "while :; do head -c 1048576 /dev/zero >> /root/big; sleep 0.02; done"
+    writer = sandbox.sh(fill)
+    sandbox.wait_state("frozen")
+    disk = sandbox.get()["disk"]
+    assert disk.pop("used_bytes") > 16 << 20
+    assert disk == {"limit": "16Mi", "full": True, "enforced_by": "checked"}
+    assert sandbox.activity()["disk_full"] is True
+    assert writer.get()["phase"] == "paused"
+    with pytest.raises(Failure) as refused:
+        sandbox.sh("echo never")
+    assert (refused.value.status, refused.value.code) == (507, "disk_full")
+    sandbox.resume()
+    writer.delete()
+    assert sandbox.sh("rm /root/big").wait_exit()["exit_code"] == 0
+    wait_until(lambda: not sandbox.get()["disk"]["full"], 15, "room on the disk")
+    # /tmp counts, too; and so does a higher limit.
+    sandbox.sh("head -c 20000000 /dev/zero > /tmp/big").wait_exit()
+    sandbox.wait_state("frozen")
+    sandbox.api.call("PUT", sandbox.path, {"config": {"resources": {"disk": "1Gi"}}})
+    wait_until(lambda: not sandbox.get()["disk"]["full"], 15, "room on the disk")
+    assert said(sandbox.sh("stat -c %s /tmp/big")) == b"20000000\n"
 
 
 def test_the_network_that_holds_is_told(limited):
@@ -106,7 +133,8 @@ def test_what_the_runtime_process_cannot_give_is_refused():
     with Server(arguments=["--runtime", "process"]) as server:
         api = Api(server)
         for config in ({"network": {"mode": "none"}}, {"network": {"mode": "bridge"}},
-                       {"user": "1000"}):
+                       {"network": {"mode": "block-all"}}, {"user": "1000"},
+                       {"resources": {"disk": "1Gi"}}):
             with pytest.raises(Failure) as refused:
                 api.sandbox(**config)
             assert (refused.value.status, refused.value.code) == (422, "unsupported")

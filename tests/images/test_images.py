@@ -232,6 +232,38 @@ def test_a_template_says_what_a_sandbox_is_made_of(tmp_path):
         assert box.outlive("sandbox", "get", made["sandbox_id"])["image"] == "app:latest"
 
 
+def test_the_named_dialect_makes_sandboxes_from_images_and_templates(tmp_path):
+    templates = tmp_path / "templates.yaml"
+    templates.write_text("templates:\n  small:\n    image: app\n    env: {FROM: template}\n")
+    with Server(arguments=["--template-file", str(templates)]) as server:
+        box = Box(server)
+
+        def made(**body) -> Sandbox:
+            shown = box.api.bare("POST", "/v1/sandbox", body)["sandbox"]
+            assert box.api.bare("GET", f"/v1/sandbox/{shown['id']}")["sandbox"]["image"] == shown["image"]
+            return Sandbox(box.api, shown["id"])
+
+        for body, status, code in [({"image": "app"}, 404, "not_found"),
+                                   ({"template": "small"}, 409, "template_not_ready"),
+                                   ({"template": "none"}, 404, "not_found"),
+                                   ({"image": "no name"}, 400, "invalid_request")]:
+            with pytest.raises(Failure) as refused:
+                made(**body)
+            assert (refused.value.status, refused.value.code) == (status, code), body
+        box.outlive("image", "import", "-", "--name", "app", data=base())
+        look = "cat /marker 2>&1; echo $FROM"
+        assert run(made(image="app"), look) == "base\n\n"
+        assert run(made(template="small"), look) == "base\ntemplate\n"
+        # What the call says itself counts more; without a word it is the host.
+        assert "No such file" in run(made(template="small", image="host"), look)
+        assert made().get()["image"] == "host"
+        # One that wakes after a pause is made of the same.
+        sandbox = made(image="app")
+        sandbox.pause()
+        box.outlive("image", "import", "-", "--name", "app", data=tar([file("marker", "another")]))
+        assert run(sandbox, look) == "base\n\n"
+
+
 def test_a_process_runtime_knows_only_the_host():
     with Server(arguments=["--runtime", "process"]) as server:
         box = Box(server)

@@ -182,6 +182,8 @@ codes! {
     SandboxResumeFailed = "sandbox_resume_failed", 503;
     /// The sandbox could not be started, in the named dialect.
     SandboxFailed = "sandbox_failed", 503;
+    /// The sandbox stands still because its disk is full.
+    DiskFull = "disk_full", 507;
 }
 
 impl Action {

@@ -206,9 +206,26 @@ pub struct Sandbox {
     /// The image it was made from: `host`, or `name:tag`. Not in the vendor's API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// How full its disk may be and is; left out without a limit. Not in the vendor's API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Disk>,
     /// The kind of runtime and how well it isolates. Not in the vendor's API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<RuntimeInfo>,
+}
+
+/// The disk of a sandbox: what its workload wrote, `/tmp` included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Disk {
+    /// Most that may lie on it.
+    pub limit: String,
+    /// What lay on it when it was measured last; left out before that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<u64>,
+    /// Whether that is too much: the sandbox then stands still.
+    pub full: bool,
+    /// `checked`: it is measured now and then, so that more may lie on it for a moment.
+    pub enforced_by: String,
 }
 
 /// What runs a sandbox.

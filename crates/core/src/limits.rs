@@ -77,3 +77,6 @@ pub const USER_BYTES_MAX: usize = 64;
 
 /// Users and groups of a sandbox by number: 0 to one below.
 pub const IDS_MAX: u32 = 65_536;
+
+/// How long a sandbox with a full disk may run after a resume, to make room.
+pub const DISK_ROOM_MAX: Duration = Duration::from_mins(1);

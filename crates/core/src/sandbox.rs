@@ -23,6 +23,9 @@
 //!     any ── delete, hard_ttl ► deleting ► (no trace)
 //! ```
 //!
+//! A sandbox with more on its disk than it may have stands still ([`Input::DiskOver`]), and calls
+//! don't wake it. Whoever resumes it gives it a while to make room.
+//!
 //! Two rules keep workloads safe meanwhile: a runtime that lives is never ended because a step
 //! with it failed, and no generation starts before it is certain that none lives.
 
@@ -88,6 +91,10 @@ pub struct Sandbox {
     stumbles: u32,
     /// When what is asked for is tried again; until then nothing else is due.
     retry_at: Option<Timestamp>,
+    /// Whether more is on its disk than may be, as it was last measured.
+    pub disk_full: bool,
+    /// Until when it may run all the same, to make room.
+    room_until: Option<Timestamp>,
 }
 
 /// The part of a [`Sandbox`] that outlives a server; see there for what each means.
@@ -124,6 +131,8 @@ impl Sandbox {
             failures: 0,
             stumbles: 0,
             retry_at: None,
+            disk_full: false,
+            room_until: None,
         }
     }
 
@@ -168,6 +177,8 @@ impl Sandbox {
             failures: 0,
             stumbles: 0,
             retry_at: None,
+            disk_full: false,
+            room_until: None,
         }
     }
 
@@ -205,11 +216,18 @@ impl Sandbox {
         self.failures = next.failures;
         self.stumbles = next.stumbles;
         self.retry_at = next.retry_at;
+        self.disk_full = next.disk_full;
+        self.room_until = next.room_until;
     }
 
     /// Whether calls reach a runtime now, or will once it answers.
     pub fn is_awake(&self) -> bool {
         self.desired == Desired::Running && self.observed == Observed::Running
+    }
+
+    /// Whether it has to stand still for what is on its disk.
+    pub(crate) fn lacks_room(&self, now: Timestamp) -> bool {
+        self.disk_full && self.room_until.is_none_or(|at| at <= now)
     }
 
     /// Whether everything that was asked for is reached.

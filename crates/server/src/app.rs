@@ -106,6 +106,7 @@ async fn healthz(State(engine): State<Engine>) -> impl IntoResponse {
             ("freeze".to_owned(), true.into()),
             ("fork".to_owned(), true.into()),
             ("snapshots".to_owned(), true.into()),
+            ("disk_limit".to_owned(), capabilities.disk_limit.into()),
             ("off".to_owned(), capabilities.off.into()),
         ]),
     })

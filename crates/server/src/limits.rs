@@ -113,6 +113,29 @@ pub(crate) const EGRESS_RULES_MAX: usize = 128;
 /// Ports and ranges of ports in one of those rules.
 pub(crate) const EGRESS_PORTS_MAX: usize = 64;
 
+/// How often it is looked which disks are to be measured.
+pub(crate) const DISK_LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Shortest and longest pause between two measurements of a disk with a limit.
+pub(crate) const DISK_MEASURE_EVERY_MIN: Duration = Duration::from_secs(1);
+/// See [`DISK_MEASURE_EVERY_MIN`].
+pub(crate) const DISK_MEASURE_EVERY_MAX: Duration = Duration::from_secs(30);
+
+/// A measurement is followed by a pause of so many times what it took.
+pub(crate) const DISK_MEASURE_SHARE: u32 = 20;
+
+/// How fast a disk is taken to fill at most, in bytes.
+pub(crate) const DISK_GROWTH_PER_SECOND: u64 = 1 << 30;
+
+/// A disk has one file for so many bytes of its limit at most, as a file system has.
+pub(crate) const DISK_BYTES_PER_ENTRY: u64 = 4096;
+
+/// So many files a disk may have however small it is.
+pub(crate) const DISK_ENTRIES_MIN: u64 = 65_536;
+
+/// Smallest limit of a disk, in bytes: a sandbox has some files of its own.
+pub(crate) const DISK_BYTES_MIN: u64 = 1 << 20;
+
 /// How long it may take to change what a sandbox reaches.
 pub(crate) const EGRESS_MAX: Duration = Duration::from_secs(15);
 

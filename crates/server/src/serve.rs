@@ -27,7 +27,7 @@ use crate::{
     metrics::Metrics,
     rate::Rates,
     runtime::{LauncherRuntime, Places, Runtime},
-    sandboxes::Engine,
+    sandboxes::{Engine, disk},
     store::{Owner, Store, StoreError, sqlite::SqliteStore},
     templates::{TemplateError, Templates},
     upgrade::Upgrades,
@@ -142,6 +142,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
         connections.clone(),
     );
     let upgrades = Upgrades::new(engine.clone(), agent);
+    tasks.spawn(disk::watch(engine.clone()));
     let app = app(
         engine,
         Arc::clone(&auth),

@@ -205,6 +205,12 @@ pub enum CallError {
         /// Of what.
         message: String,
     },
+    /// The sandbox stands still because its disk is full.
+    #[error("{message}")]
+    DiskFull {
+        /// What to do.
+        message: String,
+    },
     /// This host can't give what was asked for: nothing happened.
     #[error("{message}")]
     Unsupported {

@@ -88,7 +88,9 @@ impl Sandbox {
     ) -> Result<Decision, Refusal> {
         match input {
             Input::Wake => self.decide_wake(policy, now, Wants::ToCall),
-            Input::Resume => self.decide_wake(policy, now, Wants::ToResume),
+            Input::Resume => self
+                .with_room(now)
+                .decide_wake(policy, now, Wants::ToResume),
             Input::Suspend => self.decide_suspend(),
             Input::Release(why) => Ok(self.decide_release(*why)),
             Input::Restore(snapshot) => Ok(self.decide_restore(snapshot)),
@@ -128,6 +130,8 @@ impl Sandbox {
                 Ok(Decision::of(self.clone()))
             }
             Input::Gone => Ok(self.decide_gone(now)),
+            Input::DiskOver => Ok(self.decide_disk_over(now)),
+            Input::DiskFits => Ok(self.decide_disk_fits()),
         }
     }
 
@@ -151,6 +155,7 @@ impl Sandbox {
                 next.observed = Observed::Deleting;
                 Ok(Decision::perform(next, Effect::Remove))
             }
+            Input::DiskOver | Input::DiskFits => Ok(Decision::of(next)),
             // The runtime may be gone; what is left is removed when its time comes.
             Input::NotLooked
             | Input::Unanswered
@@ -186,6 +191,10 @@ impl Sandbox {
     ) -> Result<Decision, Refusal> {
         if wants == Wants::ToCall {
             self.may_be_called(policy)?;
+        }
+        // One that runs all the same is about to be stopped.
+        if wants == Wants::ToCall && self.lacks_room(now) && self.observed != Observed::Running {
+            return Err(Refusal::DiskFull);
         }
         if self.presence == Presence::Unknown {
             return Ok(Decision::first(self.clone(), Effect::Look));

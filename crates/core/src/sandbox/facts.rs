@@ -5,7 +5,7 @@ use super::{
 };
 use crate::{
     id::Generation,
-    limits::{RUNTIME_STABLE_MIN, RUNTIME_STARTS_MAX},
+    limits::{DISK_ROOM_MAX, RUNTIME_STABLE_MIN, RUNTIME_STARTS_MAX},
     time::Timestamp,
 };
 
@@ -184,5 +184,33 @@ impl Sandbox {
         let mut next = self.clone();
         next.begin_generation(now);
         Decision::perform(next, Effect::Start)
+    }
+
+    /// Nothing is lost by standing still, and nothing more is written.
+    pub(super) fn decide_disk_over(&self, now: Timestamp) -> Decision {
+        let mut next = self.clone();
+        next.disk_full = true;
+        let runs = self.is_awake() && self.presence == Presence::Present;
+        if runs && next.lacks_room(now) {
+            return next.freeze();
+        }
+        Decision::of(next)
+    }
+
+    /// It stays as it is until somebody needs it.
+    pub(super) fn decide_disk_fits(&self) -> Decision {
+        let mut next = self.clone();
+        next.disk_full = false;
+        next.room_until = None;
+        Decision::of(next)
+    }
+
+    /// As it is once somebody resumes it: with a while to make room, where it has none.
+    pub(super) fn with_room(&self, now: Timestamp) -> Self {
+        let mut next = self.clone();
+        if self.lacks_room(now) {
+            next.room_until = Some(now + DISK_ROOM_MAX);
+        }
+        next
     }
 }

@@ -55,7 +55,9 @@ impl Sandbox {
             | Input::TtlChanged
             | Input::HardTtlChanged
             | Input::Hold(_)
-            | Input::DropHold(_) => self.decide_whole(policy, now, input),
+            | Input::DropHold(_)
+            | Input::DiskOver
+            | Input::DiskFits => self.decide_whole(policy, now, input),
             Input::DeadlinePassed { .. } => Ok(self.decide_restoring_deadline(now)),
             Input::Found { .. } | Input::Gone => Ok(next.go_on_restoring()),
             Input::Ended => {
@@ -104,6 +106,8 @@ impl Sandbox {
     fn decide_restored(&self, now: Timestamp) -> Decision {
         let mut next = self.clone();
         next.restoring = None;
+        // How full it is has to be measured.
+        next.disk_full = false;
         next.settle();
         match self.desired {
             Desired::Running => {

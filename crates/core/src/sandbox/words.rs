@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Sandbox;
 use crate::{
     id::{Generation, SnapshotId},
+    limits::DISK_ROOM_MAX,
     time::Timestamp,
 };
 
@@ -208,6 +209,10 @@ pub enum Input {
     NotRemoved,
     /// The runtime ended by itself.
     Gone,
+    /// More is on its disk than may be.
+    DiskOver,
+    /// What is on its disk fits.
+    DiskFits,
 }
 
 /// What to do about an input.
@@ -276,4 +281,11 @@ pub enum Refusal {
     /// There is no such hold, or it ended.
     #[error("hold not found")]
     NoHold,
+    /// More is on its disk than may be.
+    #[error(
+        "the sandbox stands still because its disk is full; resume it and remove files within \
+         {} s, or raise resources.disk",
+        DISK_ROOM_MAX.as_secs()
+    )]
+    DiskFull,
 }

@@ -39,8 +39,13 @@ fn moves() -> Vec<Move> {
         Input::Release(ReleaseWhy::Pause),
         Input::Restore(snapshot()),
         Input::Delete,
+        Input::DiskOver,
     ];
-    let mut moves = vec![Move::Die, Move::DieUnseen];
+    let mut moves = vec![
+        Move::Die,
+        Move::DieUnseen,
+        Move::Give(Input::DiskFits, [Outcome::Works; 2]),
+    ];
     for request in requests {
         for first in OUTCOMES {
             for second in OUTCOMES {
@@ -187,7 +192,7 @@ fn without_time(world: &World) -> String {
         "{world:?}"
     );
     format!(
-        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {retries} {}",
+        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {retries} {} {}",
         sandbox.desired,
         sandbox.observed,
         sandbox.why,
@@ -196,5 +201,6 @@ fn without_time(world: &World) -> String {
         world.disk,
         sandbox.restoring,
         ahead.min(1),
+        sandbox.disk_full,
     )
 }

@@ -325,3 +325,41 @@ fn what_a_store_keeps_is_enough_for_the_next_server() {
         None
     );
 }
+
+#[test]
+fn a_full_disk_stops_it_and_a_resume_gives_it_a_while_to_make_room() {
+    let policy = policy();
+    let mut world = World::running(&policy);
+    world.give(&policy, &Input::DiskOver).unwrap();
+    assert_eq!(world.sandbox.observed, Observed::Frozen);
+    assert_eq!(world.give(&policy, &Input::Wake), Err(Refusal::DiskFull));
+    // Whoever resumes it has a while, and calls get through meanwhile.
+    world.give(&policy, &Input::Resume).unwrap();
+    let begun = world.now;
+    world.now = begun + seconds(59);
+    world.give(&policy, &Input::DiskOver).unwrap();
+    world.give(&policy, &Input::Wake).unwrap();
+    assert_eq!(world.sandbox.observed, Observed::Running);
+    world.now = begun + seconds(60);
+    world.give(&policy, &Input::DiskOver).unwrap();
+    assert_eq!(world.sandbox.observed, Observed::Frozen);
+    // Once there is room, it is as if nothing had been.
+    world.give(&policy, &Input::DiskFits).unwrap();
+    assert_eq!(world.sandbox.observed, Observed::Frozen);
+    world.give(&policy, &Input::Wake).unwrap();
+    assert_eq!(world.sandbox.observed, Observed::Running);
+}
+
+#[test]
+fn a_full_disk_lets_a_released_sandbox_be_resumed_and_removed() {
+    let policy = policy();
+    let mut world = World::running(&policy);
+    world.give(&policy, &Input::DiskOver).unwrap();
+    let release = Input::Release(ReleaseWhy::Pause);
+    world.give(&policy, &release).unwrap();
+    assert_eq!(world.give(&policy, &Input::Wake), Err(Refusal::DiskFull));
+    world.give(&policy, &Input::Resume).unwrap();
+    assert_eq!(world.sandbox.observed, Observed::Running);
+    world.give(&policy, &Input::Delete).unwrap();
+    assert!(world.removed);
+}

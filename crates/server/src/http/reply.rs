@@ -114,6 +114,7 @@ pub fn session_error(action: Action, error: CallError) -> ApiError {
         CallError::Reserved { holder } => ApiError::new(ErrorCode::Conflict, message)
             .with_details(serde_json::json!({ "holder": holder })),
         CallError::Unsupported { .. } => ApiError::new(ErrorCode::Unsupported, message),
+        CallError::DiskFull { .. } => ApiError::new(ErrorCode::DiskFull, message),
         CallError::QuotaExceeded { .. } => ApiError::new(ErrorCode::QuotaExceeded, message),
         CallError::Failed { .. } => ApiError::new(action.failed(), message),
     }

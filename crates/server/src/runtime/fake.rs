@@ -20,6 +20,7 @@ use tokio::{runtime::Handle, sync::watch};
 use super::{
     Capabilities, Disk, Places, Progress, Restore, RestoreError, Runtime, RuntimeError,
     RuntimeFuture, Start, Whose,
+    usage::{Usage, usage},
 };
 use crate::agents::{keeper::Keeper, tests::FakeKeeper};
 
@@ -248,6 +249,7 @@ impl Runtime for FakeRuntime {
             runtime: "fake",
             isolation: "none",
             journal_protected: false,
+            disk_limit: Some("checked"),
             off: Vec::new(),
         }
     }
@@ -286,6 +288,11 @@ impl Runtime for FakeRuntime {
             assert!(frozen, "a disk is copied while somebody writes to it");
         }
         Box::pin(self.0.copy_text(from.whose, to.whose, progress))
+    }
+
+    fn usage<'a>(&'a self, sandbox: &'a SandboxId, entries_max: u64) -> RuntimeFuture<'a, Usage> {
+        let used = usage(&self.0.places.of(sandbox).disk(), entries_max).unwrap();
+        Box::pin(std::future::ready(Ok(used)))
     }
 
     fn restore<'a>(

@@ -131,6 +131,14 @@ pub(super) fn admit_process(config: &SandboxConfig) -> Result<(), RuntimeError> 
                 .to_owned(),
         ));
     }
+    let resources = config.resources.as_ref();
+    if resources.is_some_and(|asked| asked.disk.is_some()) {
+        return Err(RuntimeError::Limits(
+            "resources.disk can't be enforced in runtime `process`, which writes anywhere; leave \
+             it out"
+                .to_owned(),
+        ));
+    }
     if config.user.is_some() {
         return Err(RuntimeError::Limits(
             "runtime `process` runs everything as the server's own user; leave user out".to_owned(),

@@ -41,6 +41,7 @@ use super::{
     Capabilities, Disk, Place, Places, Progress, Restore, RestoreError, Runtime, RuntimeError,
     RuntimeFuture, Start, Whose,
     host::{Host, admit_process, admit_user},
+    usage::{Usage, usage},
 };
 use crate::{
     agents::keeper::Keeper,
@@ -340,21 +341,23 @@ impl Runtime for LauncherRuntime {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let (runtime, tier, protected) = match self.kind() {
-            RuntimeKind::Namespace => ("namespace", "nested", true),
-            RuntimeKind::Process => ("process", "none", false),
+        let (runtime, tier, protected, disk_limit) = match self.kind() {
+            RuntimeKind::Namespace => ("namespace", "nested", true, Some("checked")),
+            RuntimeKind::Process => ("process", "none", false, None),
         };
         match known {
             Some(isolation) => Capabilities {
                 runtime,
                 isolation: isolation.tier.name(),
                 journal_protected: isolation.journal_protected,
+                disk_limit,
                 off: isolation.off,
             },
             None => Capabilities {
                 runtime,
                 isolation: tier,
                 journal_protected: protected,
+                disk_limit,
                 off: self.able.off.clone(),
             },
         }
@@ -427,6 +430,14 @@ impl Runtime for LauncherRuntime {
         progress: &'a Progress,
     ) -> RuntimeFuture<'a, Copied> {
         Box::pin(self.copy_disk(from, to, progress))
+    }
+
+    fn usage<'a>(&'a self, sandbox: &'a SandboxId, entries_max: u64) -> RuntimeFuture<'a, Usage> {
+        Box::pin(async move {
+            // `/tmp` lies in it, too.
+            let disk = self.places.of(sandbox).disk();
+            blocking(move || usage(&disk, entries_max).map_err(file("measuring", &disk))).await?
+        })
     }
 
     fn restore<'a>(

@@ -9,6 +9,7 @@ pub(crate) mod fake;
 mod host;
 mod launcher;
 mod place;
+mod usage;
 
 use std::{fmt, path::PathBuf};
 
@@ -21,6 +22,7 @@ pub use self::launcher::RuntimeChoice;
 pub(crate) use self::{
     launcher::LauncherRuntime,
     place::{Place, Places},
+    usage::Usage,
 };
 use crate::{agents::keeper::Keeper, images::LayerError, sandboxes::config::SandboxConfig};
 
@@ -66,6 +68,8 @@ pub(crate) struct Capabilities {
     pub(crate) isolation: &'static str,
     /// Whether the workload's root is kept from the journal.
     pub(crate) journal_protected: bool,
+    /// How a limit of the disk is enforced; not at all where none is given.
+    pub(crate) disk_limit: Option<&'static str>,
     /// What is off, one sentence each.
     pub(crate) off: Vec<String>,
 }
@@ -177,6 +181,9 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
         to: Disk<'a>,
         progress: &'a Progress,
     ) -> RuntimeFuture<'a, Copied>;
+
+    /// Counts what a sandbox has on its disk, up to so many files.
+    fn usage<'a>(&'a self, sandbox: &'a SandboxId, entries_max: u64) -> RuntimeFuture<'a, Usage>;
 
     /// Puts the disk of a sandbox that was released back to what the snapshot holds, and leaves
     /// everything else of it alone.

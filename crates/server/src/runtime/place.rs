@@ -76,6 +76,11 @@ impl Place {
         self.dir.join("state")
     }
 
+    /// What its workload wrote, in the runtime `namespace`.
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.dir.join("upper")
+    }
+
     /// All journals.
     pub(crate) fn journals(&self) -> PathBuf {
         self.dir.join("state/sessions")

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::network;
 use crate::{
     images::UsedImage,
-    limits::{ENV_BYTES_MAX, TTL_SECONDS_MAX},
+    limits::{DISK_BYTES_MIN, ENV_BYTES_MAX, TTL_SECONDS_MAX},
 };
 
 /// The configuration of a sandbox.
@@ -164,6 +164,9 @@ pub(crate) struct Resources {
     /// Processes and threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pids: Option<u64>,
+    /// Such as `2Gi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) disk: Option<String>,
 }
 
 impl From<Resources> for wire::Resources {
@@ -172,7 +175,7 @@ impl From<Resources> for wire::Resources {
             memory: resources.memory,
             cpu: resources.cpu,
             pids: resources.pids.and_then(|pids| i64::try_from(pids).ok()),
-            disk: None,
+            disk: resources.disk,
         }
     }
 }
@@ -249,6 +252,7 @@ impl ConfigChange {
                 memory: own.memory.or(below.memory),
                 cpu: own.cpu.or(below.cpu),
                 pids: own.pids.or(below.pids),
+                disk: own.disk.or(below.disk),
             }),
             (below, own) => own.or(below),
         };
@@ -387,13 +391,19 @@ fn check_resources(asked: wire::Resources) -> Result<Resources, ApiError> {
         ),
         None => None,
     };
-    if asked.disk.is_some() {
-        return Err(not_implemented("resources.disk"));
+    let disk = quantity("disk", asked.disk, bytes_of)?;
+    if disk
+        .as_deref()
+        .and_then(bytes_of)
+        .is_some_and(|bytes| bytes < DISK_BYTES_MIN)
+    {
+        return Err(bad("resources.disk must be 1Mi or more"));
     }
     Ok(Resources {
         memory: quantity("memory", asked.memory, bytes_of)?,
         cpu: quantity("cpu", asked.cpu, millicores_of)?,
         pids,
+        disk,
     })
 }
 

@@ -21,6 +21,7 @@ use tokio::{
 use super::{
     activity::{Activity, Doing},
     config::{ConfigChange, IdleKind},
+    disk::{DiskIs, Gauge},
     task::{Command, CopyTo, Reply, RestoreTo, ask},
 };
 use crate::{
@@ -54,6 +55,7 @@ pub(crate) struct Sandbox {
     tails: Arc<Tails>,
     activity: Arc<Activity>,
     place: Place,
+    gauge: Gauge,
 }
 
 impl Sandbox {
@@ -74,6 +76,21 @@ impl Sandbox {
             tails,
             activity,
             place,
+            gauge: Gauge::default(),
+        }
+    }
+
+    /// How full its disk is.
+    pub(super) fn gauge(&self) -> &Gauge {
+        &self.gauge
+    }
+
+    /// What a measurement of its disk means.
+    pub(super) async fn tell_disk(&self, disk: DiskIs) {
+        let told = self.ask(|reply| Command::Disk(disk, reply)).await;
+        if let Err(error) = told {
+            tracing::debug!(sandbox = %self.id, %error, "a disk is measured and told of again");
+            self.gauge.measure_soon();
         }
     }
 
@@ -162,8 +179,11 @@ impl Sandbox {
 
     /// Changes its configuration.
     pub(crate) async fn configure(&self, change: ConfigChange) -> Result<(), CallError> {
-        self.ask(|reply| Command::Configure(Box::new(change), reply))
-            .await
+        let changed = self
+            .ask(|reply| Command::Configure(Box::new(change), reply))
+            .await;
+        self.gauge.measure_soon();
+        changed
     }
 
     /// Removes it.

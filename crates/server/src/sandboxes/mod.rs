@@ -7,6 +7,7 @@
 
 pub(crate) mod activity;
 pub(crate) mod config;
+pub(crate) mod disk;
 mod fork;
 mod handle;
 pub(crate) mod network;
@@ -23,7 +24,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use outlive_api::network::NetworkMode;
+use outlive_api::{network::NetworkMode, sandbox::Disk};
 use outlive_core::{id::SandboxId, sandbox::Sandbox as State};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -253,6 +254,13 @@ impl Engine {
             .values()
             .cloned()
             .collect()
+    }
+
+    /// How full its disk may be and is; nothing without a limit.
+    pub(crate) fn disk(&self, record: &SandboxRecord) -> Option<Disk> {
+        let sandboxes = self.shared.sandboxes.read();
+        let sandboxes = sandboxes.unwrap_or_else(PoisonError::into_inner);
+        disk::shown(record, sandboxes.get(&record.id).map(|one| one.gauge()))
     }
 
     /// What the backend can do.

@@ -545,6 +545,7 @@ fn full(engine: &Engine, record: &SandboxRecord) -> SandboxAnswer {
         resources: record.config.resources.clone().map(Into::into),
         network: Some(shown_network(engine, record)),
         image: Some(image_of(record)),
+        disk: engine.disk(record),
         runtime: Some(RuntimeInfo {
             kind: capabilities.runtime.to_owned(),
             isolation: capabilities.isolation.to_owned(),

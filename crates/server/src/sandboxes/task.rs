@@ -30,8 +30,11 @@ use tokio::{
 
 use self::mailbox::Mailbox;
 use super::{
-    Shared, Snapshot, activity::Activity, config::ConfigChange, config::IdleKind, going_away,
-    seconds, store_failed,
+    Shared, Snapshot,
+    activity::Activity,
+    config::{ConfigChange, IdleKind},
+    disk::DiskIs,
+    going_away, seconds, store_failed,
 };
 use crate::{
     agents::{agent::Agent, tails::Tails},
@@ -68,6 +71,8 @@ pub(super) enum Command {
     Restore(Box<RestoreTo>, Reply),
     /// Another configuration.
     Configure(Box<ConfigChange>, Reply),
+    /// How full its disk is.
+    Disk(DiskIs, Reply),
     /// Leave no trace.
     Delete(Reply),
 }
@@ -86,6 +91,7 @@ impl Command {
             | Self::Copy(_, reply)
             | Self::Restore(_, reply)
             | Self::Configure(_, reply)
+            | Self::Disk(_, reply)
             | Self::Delete(reply) => reply,
         }
     }
@@ -231,6 +237,10 @@ impl Task {
                 let RestoreTo { snapshot, progress } = *to;
                 self.restoring = Some(progress);
                 (Input::Restore(snapshot), reply)
+            }
+            Command::Disk(disk, reply) => {
+                self.tell(&disk.fact()).await;
+                return answer(reply, Ok(()));
             }
             Command::Copy(to, reply) => {
                 let result = self.copy(&to).await;
@@ -542,6 +552,9 @@ fn refused(refusal: Refusal) -> CallError {
             message: refusal.to_string(),
         },
         Refusal::NoHold => CallError::NoHold,
+        Refusal::DiskFull => CallError::DiskFull {
+            message: refusal.to_string(),
+        },
     }
 }
 

@@ -37,7 +37,7 @@ use crate::{
     config::TenantLimits,
     runtime::{
         Capabilities, Disk, Progress, Restore, RestoreError, Runtime, RuntimeError, RuntimeFuture,
-        Start, Whose,
+        Start, Usage, Whose,
         fake::{FakeHost, FakeRuntime},
     },
     sessions::{CallError, SandboxHandle},
@@ -296,6 +296,10 @@ impl Runtime for Fragile<FakeRuntime> {
             self.crash.step().await;
             copied
         })
+    }
+
+    fn usage<'a>(&'a self, sandbox: &'a SandboxId, entries_max: u64) -> RuntimeFuture<'a, Usage> {
+        self.inner.usage(sandbox, entries_max)
     }
 
     fn restore<'a>(
