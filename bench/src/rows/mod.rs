@@ -63,6 +63,7 @@ pub(crate) const GROUPS: &[(&str, Measure)] = &[
     ("freeze", sandboxes::freeze),
     ("replace", sandboxes::replace),
     ("fork", sandboxes::fork),
+    ("asleep", sandboxes::asleep),
     ("take-up", sandboxes::take_up),
 ];
 

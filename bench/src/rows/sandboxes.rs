@@ -1,4 +1,5 @@
-//! Sandboxes: made, frozen, thawed, replaced, forked, and found again by the next server.
+//! Sandboxes: made, frozen, thawed, replaced, forked, many of them asleep, and found again by the
+//! next server.
 
 use std::{
     fs,
@@ -279,6 +280,70 @@ pub(crate) fn fork(bench: &Bench<'_>) -> Result<Vec<Row>> {
         bar: 1.2,
         better: Better::Lower,
     }])
+}
+
+/// What the machine gives for a sandbox that is frozen, beyond its own processes: the memory of
+/// agent and server, and what the kernel keeps of namespaces, mounts, groups and network.
+pub(crate) fn asleep(bench: &Bench<'_>) -> Result<Vec<Row>> {
+    let host = Host::start(bench.scratch)?;
+    let count = (500 / bench.shrink).max(10);
+    let before = available_mib()?;
+    let mut sandboxes = Vec::new();
+    for _ in 0..count {
+        let sandbox = host.create_sandbox()?;
+        host.call(
+            "POST",
+            &format!("/api/v1/sandboxes/{sandbox}/sessions"),
+            Some(&json!({"command": ["sleep", "100000"]})),
+        )?;
+        host.call("POST", &format!("/v1/sandbox/{sandbox}/suspend"), None)?;
+        sandboxes.push(sandbox);
+    }
+    pause(Duration::from_secs(2));
+    let taken = before - available_mib()? - sleepers_mib(count)?;
+    for sandbox in &sandboxes {
+        delete(&host, sandbox)?;
+    }
+    Ok(vec![Row {
+        name: format!("memory of a frozen sandbox, {count} of them"),
+        ours: taken / real(count),
+        floor: 8.0,
+        unit: "MiB",
+        against: "the bar",
+        bar: 1.0,
+        better: Better::Lower,
+    }])
+}
+
+/// What the kernel could give to somebody else.
+fn available_mib() -> Result<f64> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .context("no MemAvailable")?;
+    let kib: f64 = line.trim().trim_end_matches(" kB").trim().parse()?;
+    Ok(kib / 1024.0)
+}
+
+/// What as many sleeping processes take without a sandbox.
+fn sleepers_mib(count: u64) -> Result<f64> {
+    let before = available_mib()?;
+    let mut sleepers = Vec::new();
+    for _ in 0..count {
+        let sleeper = program("sleep")
+            .arg("100000")
+            .stdin(Stdio::null())
+            .spawn()?;
+        sleepers.push(sleeper);
+    }
+    pause(Duration::from_secs(1));
+    let taken = before - available_mib()?;
+    for mut sleeper in sleepers {
+        sleeper.kill()?;
+        sleeper.wait()?;
+    }
+    Ok(taken)
 }
 
 /// A server that is killed while many sandboxes run: how long until it answers for all of them.
