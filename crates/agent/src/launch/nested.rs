@@ -32,6 +32,8 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS;
+/// The launcher's word to go on.
+const GO: u8 = b'g';
 /// What is off where no name server is in reach.
 const NO_NAMES: &str = "names: this host's name server listens on loopback only; \
                         a sandbox needs another one in its /etc/resolv.conf";
@@ -84,12 +86,18 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeepe
         }
         Forked::Parent { pid, pidfd } => {
             map_ids(pid, ids.first, ids.count())?;
-            let mut word = vec![b'g'];
+            let say = |word: &[u8]| {
+                // So few bytes go into the pipe as one.
+                rustix::io::write(&go, word)
+                    .map(drop)
+                    .step("letting the agent go on")
+            };
             if config.network == NetworkMode::Bridge {
-                word.extend(network::connect(config, pid)?.to_bytes());
+                let (inside, connecting) = network::connect(config, pid)?;
+                say(&[&[GO], inside.to_bytes().as_slice()].concat())?;
+                connecting.finish()?;
             }
-            // So few bytes go into the pipe as one.
-            rustix::io::write(&go, &word).step("letting the agent go on")?;
+            say(&[GO])?;
             Ok(StartedKeeper {
                 pid,
                 pidfd,
@@ -262,7 +270,7 @@ fn outer(
     go: &OwnedFd,
     isolation: &Isolation,
 ) -> Step<std::convert::Infallible> {
-    let inside = wait_for_launcher(go)?;
+    let inside = hear_of_network(go)?;
     approach_state(ground)?;
     become_root(ids)?;
     enter_state(ground)?;
@@ -302,14 +310,17 @@ fn outer(
 }
 
 /// Waits for the launcher's word, and what it says about the network.
-fn wait_for_launcher(go: &OwnedFd) -> Step<Option<Inside>> {
+fn hear_of_network(go: &OwnedFd) -> Step<Option<Inside>> {
     let mut word = [0; 1 + Inside::BYTES];
-    let length = rustix::io::read(go, &mut word).step("waiting for the launcher")?;
+    let length = wait_for_launcher(go, &mut word)?;
     let [_, inside @ ..] = word;
-    match length {
+    Ok((length > 1).then(|| Inside::from_bytes(inside)))
+}
+
+fn wait_for_launcher(go: &OwnedFd, word: &mut [u8]) -> Step<usize> {
+    match rustix::io::read(go, word).step("waiting for the launcher")? {
         0 => Err(failure("starting the agent", "the launcher is gone")),
-        1 => Ok(None),
-        _ => Ok(Some(Inside::from_bytes(inside))),
+        length => Ok(length),
     }
 }
 
@@ -428,7 +439,7 @@ pub(crate) fn rehearse(ids: IdRange) -> Step<()> {
     match sys::fork_into(NAMESPACES | libc::CLONE_NEWNET, None).step(step)? {
         Forked::Child => {
             drop((go, reports));
-            let tried = wait_for_launcher(&go_read)
+            let tried = wait_for_launcher(&go_read, &mut [0])
                 .and_then(|_none| become_root(ids))
                 .and_then(|()| root::mount_proc("/proc"))
                 .and_then(|()| prepare_network(ids))
@@ -441,7 +452,7 @@ pub(crate) fn rehearse(ids: IdRange) -> Step<()> {
         Forked::Parent { pid, pidfd } => {
             drop((go_read, report));
             let mapped = map_ids(pid, ids.first, ids.count())
-                .and_then(|()| rustix::io::write(&go, b"g").step(step).map(drop));
+                .and_then(|()| rustix::io::write(&go, &[GO]).step(step).map(drop));
             drop(go);
             let tried = hear(reports, step);
             rustix::process::waitid(

@@ -245,11 +245,11 @@ pub(crate) fn ipv6_is_no_way_round_the_rules() {
         "{inside} ip -6 address add fd00::2/64 dev eth0 nodad"
     ));
     let script = format!("exec 3<>/dev/tcp/fd00::1/{port} && echo reached");
-    let reach = ["timeout", "1", "bash", "-c", &script];
-    assert_eq!(sandbox.run("ses-reach", &reach).1, "");
+    let reach = |seconds| ["timeout", seconds, "bash", "-c", &script];
+    assert_eq!(sandbox.run("ses-reach", &reach("1")).1, "");
     // It is the rules that drop it.
     tool("nft delete table inet outlive");
-    assert_eq!(sandbox.run("ses-reach2", &reach).1, "reached\n");
+    assert_eq!(sandbox.run("ses-reach2", &reach("20")).1, "reached\n");
 }
 
 /// Sandboxes whose directory is gone, or whose server never came back, are swept by nobody.

@@ -30,7 +30,7 @@ use outlive_api::launch::{LaunchConfig, LaunchFailure, WayOut};
 pub use self::tidy::main as tidy;
 use self::{
     netlink::Links,
-    rules::{Admitted, Rules},
+    rules::{Admission, Admitted, Rules},
 };
 use super::step::{Fail, Step, failure};
 use crate::rootless::Standing;
@@ -69,17 +69,37 @@ impl Inside {
     }
 }
 
-/// On the host: connects the network namespace of a process.
-///
-/// A failure is this sandbox's: it is no reason to run others with less around them.
-pub(super) fn connect(config: &LaunchConfig, pid: u32) -> Step<Inside> {
-    connect_to(config, pid).map_err(|failure| LaunchFailure {
-        unsupported: false,
-        ..failure
-    })
+/// A sandbox whose rules are on their way into the kernel, which takes its time.
+#[must_use = "the rules hold once this is finished"]
+pub(super) struct Connecting {
+    rules: Rules,
+    admission: Admission,
 }
 
-fn connect_to(config: &LaunchConfig, pid: u32) -> Step<Inside> {
+impl Connecting {
+    /// Waits until the rules hold.
+    pub(super) fn finish(mut self) -> Step<()> {
+        let done = self.rules.finish(self.admission);
+        done.step("writing the network's rules")
+            .map_err(of_this_sandbox)
+    }
+}
+
+/// On the host: connects the network namespace of a process. It reaches nothing before its
+/// rules hold.
+pub(super) fn connect(config: &LaunchConfig, pid: u32) -> Step<(Inside, Connecting)> {
+    connect_to(config, pid).map_err(of_this_sandbox)
+}
+
+/// A failure is this sandbox's: it is no reason to run others with less around them.
+fn of_this_sandbox(failure: LaunchFailure) -> LaunchFailure {
+    LaunchFailure {
+        unsupported: false,
+        ..failure
+    }
+}
+
+fn connect_to(config: &LaunchConfig, pid: u32) -> Step<(Inside, Connecting)> {
     let way_out = config
         .way_out
         .as_ref()
@@ -103,10 +123,10 @@ fn connect_to(config: &LaunchConfig, pid: u32) -> Step<Inside> {
     note(config, &device, Some(address))?;
     let admitted = (Admitted { device, address }, way_out.egress.clone());
     let mut rules = Rules::lock().step("waiting for the network's rules")?;
-    rules
-        .admit(&[admitted])
+    let admission = rules
+        .begin(&[admitted])
         .step("writing the network's rules")?;
-    Ok(Inside { address, gateway })
+    Ok((Inside { address, gateway }, Connecting { rules, admission }))
 }
 
 /// In the sandbox's network namespace, as its owner: goes on from what the host made.

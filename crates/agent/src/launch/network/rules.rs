@@ -17,7 +17,7 @@
 use std::{
     io::{self, Write as _},
     net::Ipv4Addr,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 use outlive_api::launch::{Egress, EgressRule, Transport, Verdict};
@@ -39,8 +39,11 @@ const TABLE_TRIED: &str = "inet outlive_probe";
 /// All devices of sandboxes begin like this, and nobody else's.
 pub(super) const DEVICE_PREFIX: &str = "olv";
 
-/// Tables, sets and chains that all sandboxes share; written anew each time, which changes nothing
-/// where they are there.
+/// A table whose only chain is named after what all sandboxes share: who finds it there need not
+/// write that again. To write a chain anew takes a grace period of the whole kernel, some 10 ms.
+const MARK: &str = "inet outlive_mark";
+
+/// Tables, sets and chains that all sandboxes share. Writing them again changes nothing.
 ///
 /// What comes in by a door and is neither for the host nor for many is dropped before it is
 /// routed: so a host that forwards for nobody drops it. What another table turned into something
@@ -110,16 +113,31 @@ impl Rules {
 
     /// Lets sandboxes out, and has them reach what is said; those that are out, too.
     pub(super) fn admit(&mut self, sandboxes: &[(Admitted, Egress)]) -> io::Result<()> {
+        let admission = self.begin(sandboxes)?;
+        self.finish(admission)
+    }
+
+    /// The same, but waits for nothing: it is done with [`Self::finish`].
+    pub(super) fn begin(&mut self, sandboxes: &[(Admitted, Egress)]) -> io::Result<Admission> {
         // Doors are written down, then ruled, then opened.
         self.doors.choose()?;
-        let mut text = self.shared();
+        let mut text = String::new();
         for (sandbox, egress) in sandboxes {
             text.push_str(&admission(sandbox));
             text.push_str(&chain_rules(&sandbox.device, egress));
         }
-        run(&text)?;
-        for (sandbox, _) in sandboxes {
-            self.doors.forward(&sandbox.device)?;
+        let devices = sandboxes.iter().map(|(sandbox, _)| sandbox.device.clone());
+        Ok(Admission {
+            devices: devices.collect(),
+            change: self.change(text)?,
+        })
+    }
+
+    /// Waits until an admission holds.
+    pub(super) fn finish(&mut self, admission: Admission) -> io::Result<()> {
+        self.carry_through(admission.change)?;
+        for device in &admission.devices {
+            self.doors.forward(device)?;
         }
         self.doors.open()
     }
@@ -127,18 +145,21 @@ impl Rules {
     /// Forgets sandboxes; one that is unknown is forgotten, too. With the last one go the doors
     /// and the table.
     pub(super) fn forget(&mut self, sandboxes: &[Admitted]) -> io::Result<()> {
-        let mut text = self.shared();
+        let mut text = String::new();
         for sandbox in sandboxes {
             // What is added is there for sure and can be removed, in the same transaction.
             text.push_str(&admission(sandbox));
             text.push_str(&dismissal(sandbox));
         }
-        run(&text)?;
+        let change = self.change(text)?;
+        self.carry_through(change)?;
         if !elements(&listing("pairs")?).is_empty() {
             return Ok(());
         }
         self.doors.close()?;
-        run(&format!("delete table {TABLE}\n"))
+        run(&format!(
+            "delete table {TABLE}\nadd table {MARK}\ndelete table {MARK}\n"
+        ))
     }
 
     /// Those that are out.
@@ -148,8 +169,41 @@ impl Rules {
         elements(&listing).into_iter().map(read_pair).collect()
     }
 
-    /// What all sandboxes share.
+    /// Begins a change, where what all sandboxes share is there already.
+    fn change(&self, text: String) -> io::Result<Change> {
+        let (_, mark) = self.shared_and_mark();
+        // Fails where there is no such chain, and changes nothing where there is.
+        let guarded = format!("flush chain {MARK} {mark}\n{text}");
+        Ok(Change {
+            nft: start(&["-f", "-"], &guarded)?,
+            text,
+        })
+    }
+
+    /// Waits for its end.
+    fn carry_through(&self, change: Change) -> io::Result<()> {
+        match end(change.nft) {
+            Ok(_) => Ok(()),
+            // Whatever is wrong besides is told now.
+            Err(_) => run(&format!("{}{}", self.shared(), change.text)),
+        }
+    }
+
+    /// What all sandboxes share, and its mark.
     fn shared(&self) -> String {
+        let (mut text, mark) = self.shared_and_mark();
+        for line in [
+            format!("add table {MARK}"),
+            format!("delete table {MARK}"),
+            format!("add table {MARK}"),
+            format!("add chain {MARK} {mark}"),
+        ] {
+            push(&mut text, &line);
+        }
+        text
+    }
+
+    fn shared_and_mark(&self) -> (String, String) {
         let mut text = SHARED.to_owned();
         for door in self.doors.names() {
             push(
@@ -157,8 +211,32 @@ impl Rules {
                 &format!("add element {TABLE} doors {{ \"{door}\" }}"),
             );
         }
-        text
+        let mark = format!("of_{:016x}", fingerprint(&text));
+        (text, mark)
     }
+}
+
+/// Sandboxes on their way out.
+#[derive(Debug)]
+#[must_use = "they are out once it is finished"]
+pub(super) struct Admission {
+    devices: Vec<String>,
+    change: Change,
+}
+
+/// A transaction that is under way.
+#[derive(Debug)]
+struct Change {
+    nft: Child,
+    /// What it changes.
+    text: String,
+}
+
+/// FNV-1a. Nobody gains by a collision: who writes the table may write anything.
+fn fingerprint(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// Whether the program is there and the kernel knows every kind of rule. Nothing is left of it.
@@ -262,11 +340,15 @@ fn listing(set: &str) -> io::Result<String> {
     nft(&["list", "set", "inet", "outlive", set], "")
 }
 
+fn nft(arguments: &[&str], input: &str) -> io::Result<String> {
+    end(start(arguments, input)?)
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "the launcher has no thread beside this one and no gate that could wait"
 )]
-fn nft(arguments: &[&str], input: &str) -> io::Result<String> {
+fn start(arguments: &[&str], input: &str) -> io::Result<Child> {
     let mut child = Command::new(NFT)
         .args(arguments)
         .env("PATH", PATH_OF_ROOT)
@@ -278,7 +360,11 @@ fn nft(arguments: &[&str], input: &str) -> io::Result<String> {
     if let Some(mut stdin) = child.stdin.take() {
         stdin.write_all(input.as_bytes())?;
     }
-    let done = child.wait_with_output()?;
+    Ok(child)
+}
+
+fn end(nft: Child) -> io::Result<String> {
+    let done = nft.wait_with_output()?;
     if done.status.success() {
         return String::from_utf8(done.stdout).map_err(io::Error::other);
     }
