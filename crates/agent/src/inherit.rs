@@ -113,6 +113,11 @@ impl Inheritance {
                 Ok(Some(account.credentials))
             }
             RuntimeKind::Process => Ok(None),
+            RuntimeKind::TwoUid => Ok(self.config.ids.map(|ids| Credentials {
+                uid: ids.workload(),
+                gid: ids.workload(),
+                groups: Vec::new(),
+            })),
         }
     }
 }

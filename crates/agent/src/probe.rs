@@ -5,6 +5,7 @@
 //! ```text
 //!   isolation      nested | two-uid | none     what a launch would reach here
 //!   journal_protected  true | false
+//!   two_uid        ok | reason                 agent and workload can have a user each
 //!   userns         root | N ids | enter: N ids | reason    see `probe_userns`
 //!   cgroup2        path | reason               our group, when we may make groups in it
 //!   cgroup.memory, cgroup.pids, cgroup.cpu     v1 PATH | v2 | reason
@@ -13,6 +14,7 @@
 //!   idmap_usr      ok | reason                 /usr can be shown through other ids
 //!   landlock       ok | what it keeps | reason  what runs as our user can't trace or signal us
 //!   bridge         ok | reason                 sandboxes can have a network of their own
+//!   weaker         TIER: one sentence; repeated
 //!   off            one sentence; repeated
 //! ```
 
@@ -21,7 +23,7 @@ use std::{
     os::fd::AsFd,
 };
 
-use outlive_api::launch::IdRange;
+use outlive_api::launch::{IdRange, IsolationTier};
 use rustix::{
     fs::CWD,
     mount::{OpenTreeFlags, open_tree},
@@ -30,7 +32,7 @@ use rustix::{
 };
 
 use crate::{
-    launch::{Hierarchy, ONE_ID, discover, probe_bridge, rehearse, user_namespace},
+    launch::{Hierarchy, ONE_ID, discover, probe_bridge, probe_two_uid, rehearse, user_namespace},
     process::{
         fence::{Fence, Keeps},
         pty,
@@ -100,14 +102,25 @@ fn report() -> String {
 
 fn isolation(report: &mut Report) {
     let userns = probe_userns();
-    let nested = userns.is_ok();
-    let tier = if nested { "nested" } else { "none" };
-    report.lines.push(format!("isolation={tier}"));
-    report.lines.push(format!("journal_protected={nested}"));
-    if !nested {
-        report
-            .off
-            .push("isolation: no user namespaces to be had; the process runtime is left");
+    let two_uid = probe_two_uid();
+    let tier = match (&userns, &two_uid) {
+        (Ok(_), _) => IsolationTier::Nested,
+        (Err(_), Ok(())) => IsolationTier::TwoUid,
+        (Err(_), Err(_)) => IsolationTier::None,
+    };
+    let protected = tier != IsolationTier::None;
+    report.lines.push(format!("isolation={}", tier.name()));
+    report.lines.push(format!("journal_protected={protected}"));
+    if tier != IsolationTier::Nested {
+        report.off.push("namespaces: none to be had");
+        report.off.extend(tier.weaker());
+    }
+    report.tried("two_uid", two_uid.map(ok), None);
+    for tier in [IsolationTier::TwoUid, IsolationTier::None] {
+        for sentence in tier.weaker() {
+            let name = tier.name();
+            report.lines.push(format!("weaker={name}: {sentence}"));
+        }
     }
     if userns.as_ref().is_ok_and(|ids| ids.contains("1 id")) {
         report.off.push(ONE_ID);

@@ -7,6 +7,8 @@
 //!   end     pidfd ─► sources at their end, or idle ─► who knows the status
 //! ```
 
+mod workplace;
+
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, HashMap},
@@ -19,17 +21,14 @@ use std::{
     },
 };
 
-use outlive_api::{
-    agent::PumpMode,
-    launch::{LaunchConfig, RuntimeKind},
-};
+use outlive_api::agent::PumpMode;
 use outlive_core::{
     event::{ExitStatus, Oom, Stream},
     hash::StableHasher,
     id::SessionId,
     limits::KILL_WAIT,
     session::TerminalSize,
-    spec::{Io, User, Who},
+    spec::Io,
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -38,8 +37,8 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
+use self::workplace::Workplace;
 use crate::{
-    account::{Account, Credentials, UnknownName},
     inherit::Inheritance,
     input::Kind,
     journal::SessionJournal,
@@ -85,73 +84,6 @@ pub(crate) struct Processes {
     spools: RefCell<HashMap<String, OwnedFd>>,
     standstill: Rc<Standstill>,
     tasks: TaskTracker,
-}
-
-/// What every attempt of the sandbox starts with.
-#[derive(Debug)]
-struct Workplace {
-    /// The sandbox's user; `None` stays who the supervisor is.
-    user: Option<User>,
-    /// Where users are looked up, when it isn't our own root.
-    root: Option<OwnedFd>,
-    /// Working directory of attempts that name none; empty is the user's home.
-    cwd: String,
-    /// The sandbox's own idea of a home at its launch.
-    home: Option<String>,
-}
-
-impl Workplace {
-    fn of(config: &LaunchConfig, root: Option<OwnedFd>) -> Self {
-        Self {
-            user: match config.runtime {
-                RuntimeKind::Namespace => Some(config.user.clone()),
-                RuntimeKind::Process => None,
-            },
-            root,
-            cwd: config.cwd.clone(),
-            home: config.env.get("HOME").cloned(),
-        }
-    }
-
-    /// Who an attempt is, by name, and by ids where they differ from the supervisor's.
-    fn account(
-        &self,
-        asked: Option<&User>,
-    ) -> Result<(Account, Option<Credentials>), StartFailure> {
-        let failed = |error: UnknownName| StartFailure(error.to_string());
-        match (&self.user, asked) {
-            (Some(own), asked) => {
-                let account = Account::find(self.root.as_ref(), asked.unwrap_or(own));
-                let account = account.map_err(failed)?;
-                let credentials = account.credentials.clone();
-                Ok((account, Some(credentials)))
-            }
-            (None, None) => {
-                let ours = User {
-                    user: Who::Id(rustix::process::geteuid().as_raw()),
-                    group: None,
-                };
-                let account = Account::find(None, &ours).map_err(failed)?;
-                Ok((account, None))
-            }
-            (None, Some(_)) => Err(StartFailure(
-                "user: the runtime `process` runs everything as the server's own user".to_owned(),
-            )),
-        }
-    }
-
-    fn cwd(&self, account: &Account, asked: &str) -> String {
-        let own = match (self.cwd.as_str(), &self.home) {
-            ("", Some(home)) => home,
-            ("", None) => &account.home,
-            (cwd, _) => cwd,
-        };
-        match asked {
-            "" => own.to_owned(),
-            absolute if absolute.starts_with('/') => absolute.to_owned(),
-            relative => format!("{own}/{relative}"),
-        }
-    }
 }
 
 impl Processes {

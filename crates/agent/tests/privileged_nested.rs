@@ -10,6 +10,8 @@ mod host;
 mod networks;
 #[path = "nested/ordinary.rs"]
 mod ordinary;
+#[path = "nested/two_uid.rs"]
+mod two_uid;
 
 use std::process::ExitCode;
 
@@ -103,6 +105,18 @@ const STORIES: &[Story] = &[
     (
         "a_server_that_starts_tidies_up_after_everybody",
         networks::a_server_that_starts_tidies_up_after_everybody,
+    ),
+    (
+        "without_namespaces_the_agent_is_another_user",
+        two_uid::without_namespaces_the_agent_is_another_user,
+    ),
+    (
+        "two_users_lose_nothing_when_processes_die",
+        two_uid::two_users_lose_nothing_when_processes_die,
+    ),
+    (
+        "files_that_nobody_gets_to_are_told_of",
+        two_uid::files_that_nobody_gets_to_are_told_of,
     ),
     ("a_workload_is_limited", a_workload_is_limited),
     ("a_launch_is_quick_and_small", a_launch_is_quick_and_small),

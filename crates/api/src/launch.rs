@@ -26,7 +26,7 @@ pub struct LaunchConfig {
     /// How far its processes are kept apart.
     #[n(3)]
     pub runtime: RuntimeKind,
-    /// Host ids for the agent and the workload; needed by [`RuntimeKind::Namespace`].
+    /// Host ids for the agent and the workload; [`RuntimeKind::Process`] needs none.
     #[n(4)]
     pub ids: Option<IdRange>,
     /// Where the root file system comes from.
@@ -101,6 +101,20 @@ pub enum RuntimeKind {
     /// None: processes of the server's own user.
     #[n(1)]
     Process,
+    /// None, but the workload and the agent have a user each.
+    #[n(2)]
+    TwoUid,
+}
+
+impl RuntimeKind {
+    /// The name that people use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespace",
+            Self::Process => "process",
+            Self::TwoUid => "two-uid",
+        }
+    }
 }
 
 /// User and group ids of one sandbox, as the launcher counts.
@@ -453,6 +467,22 @@ impl IsolationTier {
             Self::Nested => "nested",
             Self::TwoUid => "two-uid",
             Self::None => "none",
+        }
+    }
+
+    /// What is weaker there than in the first, one sentence each.
+    pub const fn weaker(self) -> &'static [&'static str] {
+        match self {
+            Self::Nested => &[],
+            Self::TwoUid => &[
+                "isolation: the host's files, processes and network are in sight; commands read \
+                 what everybody on the host may read",
+                "users: all sessions of a sandbox run as one user; there is no root inside",
+            ],
+            Self::None => &[
+                "isolation: commands run as the server's own user, beside the agent",
+                "journal protection: commands can read and change it",
+            ],
         }
     }
 }

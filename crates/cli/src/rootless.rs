@@ -18,14 +18,15 @@ use crate::{
 };
 
 /// Starts this program anew where that gives its sandboxes namespaces, and then doesn't return.
-/// Returns where there is nothing to gain: to root, to whom wants the runtime `process`, and where
+/// Returns where there is nothing to gain: to root, to whom wants another runtime, and where
 /// the machine forbids it, which the server will tell.
 pub(crate) async fn enter(
     agent: Option<&Path>,
     runtime: Option<RuntimeKind>,
     variables: &[(&str, OsString)],
 ) -> Result<()> {
-    if rustix::process::geteuid().is_root() || runtime == Some(RuntimeKind::Process) {
+    let wanted = matches!(runtime, None | Some(RuntimeKind::Namespace));
+    if rustix::process::geteuid().is_root() || !wanted {
         return Ok(());
     }
     let Ok(agent) = doctor::agent(agent) else {

@@ -129,8 +129,8 @@ impl Cgroups {
     /// else that is missing is only told.
     pub(super) fn make(config: &LaunchConfig) -> Step<Self> {
         let owner = match (config.runtime, config.ids) {
-            (RuntimeKind::Namespace, Some(ids)) => Some(ids.first),
-            _ => None,
+            (RuntimeKind::Namespace | RuntimeKind::TwoUid, Some(ids)) => Some(ids.first),
+            (RuntimeKind::Process, _) | (_, None) => None,
         };
         let hierarchies = discover();
         let mut groups = Self::default();

@@ -6,7 +6,7 @@
 //!     own/              what the image says differently for this sandbox, root's
 //!     upper/{root,usr}  the workload's changes
 //!     work/{root,usr}   overlayfs's own
-//!     files/            working directory in the `process` runtime
+//!     files/            home in the runtimes without namespaces
 //! ```
 
 use std::{
@@ -40,7 +40,7 @@ pub(super) fn prepare(config: &LaunchConfig) -> Step<Dirs> {
         Mode::empty(),
     )
     .step("opening the sandbox's directory")?;
-    fchmod(&sandbox, Mode::from_raw_mode(0o700))
+    fchmod(&sandbox, Mode::from_raw_mode(way_through(config.runtime)))
         .step("closing the sandbox's directory to others")?;
     let state = make_dir(sandbox.as_fd(), "state")?;
     fchmod(&state, Mode::from_raw_mode(0o700)).step("closing the state directory to others")?;
@@ -49,7 +49,13 @@ pub(super) fn prepare(config: &LaunchConfig) -> Step<Dirs> {
             give_to_namespaces(&sandbox, &state, ids)?;
             empty_tmp(config)?;
         }
-        (RuntimeKind::Namespace, None) => {
+        (RuntimeKind::TwoUid, Some(ids)) => {
+            let files = make_dir(sandbox.as_fd(), "files")?;
+            give_tree(&state, ids.first)?;
+            give_tree(&files, ids.workload())?;
+            fchmod(&files, Mode::from_raw_mode(0o700)).step("closing the files to others")?;
+        }
+        (RuntimeKind::Namespace | RuntimeKind::TwoUid, None) => {
             return Err(failure(
                 "preparing directories",
                 "no range of ids was given",
@@ -60,12 +66,26 @@ pub(super) fn prepare(config: &LaunchConfig) -> Step<Dirs> {
     Ok(Dirs { sandbox, state })
 }
 
+/// Who else may pass through the sandbox's directory: without namespaces, the workload has to.
+const fn way_through(runtime: RuntimeKind) -> u32 {
+    match runtime {
+        RuntimeKind::Namespace | RuntimeKind::Process => 0o700,
+        RuntimeKind::TwoUid => 0o711,
+    }
+}
+
+/// Gives a directory with all that is in it to somebody, unless it is theirs.
+fn give_tree(dir: &OwnedFd, id: u32) -> Step<()> {
+    if fstat(dir).step("looking at the owner")?.st_uid == id {
+        return Ok(());
+    }
+    chown_tree(dir.as_fd(), id)
+}
+
 fn give_to_namespaces(sandbox: &OwnedFd, state: &OwnedFd, ids: IdRange) -> Step<()> {
     fchown(sandbox, Some(uid(ids.first)), Some(gid(ids.first)))
         .step("giving the directory to the agent")?;
-    if fstat(state).step("looking at the state directory")?.st_uid != ids.first {
-        chown_tree(state.as_fd(), ids.first)?;
-    }
+    give_tree(state, ids.first)?;
     for part in ["upper", "work"] {
         let parent = make_dir(sandbox.as_fd(), part)?;
         fchown(&parent, Some(uid(ids.first)), Some(gid(ids.first)))
@@ -146,7 +166,7 @@ pub(super) fn write_small(dir: BorrowedFd<'_>, name: &str, text: &str) -> Step<(
 }
 
 fn chown_tree(dir: BorrowedFd<'_>, id: u32) -> Step<()> {
-    let step = "giving the state to the agent";
+    let step = "giving files to their user";
     for entry in Dir::read_from(dir).step(step)? {
         let entry = entry.step(step)?;
         let name = entry.file_name();

@@ -26,12 +26,14 @@ mod network;
 mod plain;
 mod root;
 pub(crate) mod step;
+mod two_uid;
 
 pub(crate) use cgroups::{Hierarchy, discover};
 pub(crate) use nested::{ONE_ID, rehearse, user_namespace};
 pub(crate) use network::probe as probe_bridge;
 pub use network::tidy;
 pub(crate) use root::enter as enter_root;
+pub(crate) use two_uid::probe as probe_two_uid;
 
 use std::{
     ffi::CString,
@@ -168,6 +170,7 @@ fn launch(config: &LaunchConfig) -> Step<Launched> {
     let started = match config.runtime {
         RuntimeKind::Namespace => nested::start(&ground, &dirs.sandbox),
         RuntimeKind::Process => plain::start(&ground),
+        RuntimeKind::TwoUid => two_uid::start(&ground),
     };
     let started = match started {
         Ok(started) => started,

@@ -9,7 +9,10 @@ use std::{
     os::fd::{AsRawFd, OwnedFd, RawFd},
 };
 
-use super::{fence, manner::Groups};
+use super::{
+    fence,
+    manner::{Groups, Powers},
+};
 use crate::{account::Credentials, sys};
 
 /// First byte of the exec-status pipe: the gate was opened.
@@ -43,6 +46,8 @@ pub(super) struct ChildPlan {
     pub(super) ids: Option<Credentials>,
     /// What becomes of the parent's further groups.
     pub(super) groups: Groups,
+    /// What becomes of the parent's capabilities.
+    pub(super) powers: Powers,
     /// Standard input, output and error.
     pub(super) stdio: [RawFd; 3],
     /// Standard input is a terminal that becomes the controlling one.
@@ -130,6 +135,9 @@ fn prepare(plan: &ChildPlan) -> Result<(), i32> {
     install_filter(plan)?;
     if let Some(ids) = &plan.ids {
         become_user(ids, plan.groups)?;
+    }
+    if plan.powers == Powers::Dropped {
+        drop_capabilities()?;
     }
     // SAFETY: no memory involved.
     check(unsafe { libc::syscall(libc::SYS_setsid) })?;
@@ -254,6 +262,24 @@ fn become_user(ids: &Credentials, further: Groups) -> Result<(), i32> {
     check(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) })?;
     // SAFETY: as above.
     check(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) })?;
+    Ok(())
+}
+
+/// Leaves nothing permitted, so that nothing is left over an exec either.
+fn drop_capabilities() -> Result<(), i32> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    let header = Header {
+        version: 0x2008_0522, // _LINUX_CAPABILITY_VERSION_3
+        pid: 0,
+    };
+    // Effective, permitted and inheritable, two words each.
+    let none = [0_u32; 6];
+    // SAFETY: a header and data of this version's size.
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) })?;
     Ok(())
 }
 

@@ -14,6 +14,17 @@ pub(crate) struct Manner {
     pub(super) root: u32,
     /// What becomes of the agent's supplementary groups.
     pub(super) groups: Groups,
+    /// What becomes of the agent's capabilities.
+    pub(super) powers: Powers,
+}
+
+/// See [`Manner`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Powers {
+    /// They are what the kernel leaves after the change of user or namespace.
+    Kept,
+    /// They go: between two ordinary users the kernel would leave them all.
+    Dropped,
 }
 
 /// See [`Manner`].
@@ -33,6 +44,7 @@ impl Manner {
             fence: None,
             root: 0,
             groups: Groups::Replaced,
+            powers: Powers::Kept,
         };
         match (config.runtime, config.ids) {
             (RuntimeKind::Namespace, Some(ids)) => Self {
@@ -44,6 +56,10 @@ impl Manner {
                 ..plain
             },
             (RuntimeKind::Namespace, None) => plain,
+            (RuntimeKind::TwoUid, _) => Self {
+                powers: Powers::Dropped,
+                ..plain
+            },
             // A kernel without it was told of at the launch.
             (RuntimeKind::Process, _) => Self {
                 fence: Fence::make()

@@ -410,6 +410,7 @@ impl Worker {
             fence: self.manner.fence.as_ref().map(AsRawFd::as_raw_fd),
             ids: request.user.clone(),
             groups: self.manner.groups,
+            powers: self.manner.powers,
             stdio: streams.theirs.each_ref().map(AsRawFd::as_raw_fd),
             terminal: streams.terminal.is_some(),
             gate: gate_read.as_raw_fd(),

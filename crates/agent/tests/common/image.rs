@@ -11,9 +11,9 @@ use outlive_api::launch::RuntimeKind;
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n\
                       nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
 
-/// Makes the layer below `directory`, and tells where; a process runtime needs none.
+/// Makes the layer below `directory`, and tells where; only namespaces show one.
 pub fn host(kind: RuntimeKind, directory: &Path) -> String {
-    if kind == RuntimeKind::Process {
+    if kind != RuntimeKind::Namespace {
         return String::new();
     }
     let layer = directory.join("layer");

@@ -10,6 +10,8 @@ use outlive_server::{Cidr, TenantLimits};
 pub enum RuntimeKind {
     /// Linux namespaces: isolated.
     Namespace,
+    /// No namespaces, but each sandbox and its agent have a user of their own; takes root.
+    TwoUid,
     /// Plain processes of this user: no isolation.
     Process,
 }
@@ -19,6 +21,7 @@ impl RuntimeKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Namespace => "namespace",
+            Self::TwoUid => "two-uid",
             Self::Process => "process",
         }
     }
@@ -36,7 +39,7 @@ pub struct Serve {
     #[arg(long, env = "OUTLIVE_DATA", value_name = "DIR")]
     pub data: Option<PathBuf>,
 
-    /// What runs the sandboxes [default: namespace where this machine can, else process].
+    /// What runs the sandboxes [default: the first that this machine can].
     #[arg(long, env = "OUTLIVE_RUNTIME", value_enum, value_name = "KIND")]
     pub runtime: Option<RuntimeKind>,
 
@@ -83,7 +86,7 @@ pub struct Serve {
 /// Arguments of `demo`.
 #[derive(Debug, Args)]
 pub struct Demo {
-    /// What runs the sandbox [default: namespace where this machine can, else process].
+    /// What runs the sandbox [default: the first that this machine can].
     #[arg(long, env = "OUTLIVE_RUNTIME", value_enum, value_name = "KIND")]
     pub runtime: Option<RuntimeKind>,
 

@@ -21,8 +21,9 @@ use crate::{
 };
 
 /// What is looked at, in the order of the report: key, and what it is for.
-const LOOKED_AT: [(&str, &str); 10] = [
+const LOOKED_AT: [(&str, &str); 11] = [
     ("userns", "user namespaces"),
+    ("two_uid", "a user each for agent and commands"),
     ("cgroup2", "freeze and kill as a whole"),
     ("cgroup.memory", "memory limits"),
     ("cgroup.pids", "process limits"),
@@ -93,6 +94,7 @@ fn report(found: &[(String, String)], agent: &Path) -> Value {
             .find(|(key, _)| key == wanted)
             .map_or("unknown", |(_, value)| value)
     };
+    let works = |key: &str| !matches!(value(key), "unknown") && !value(key).starts_with("no:");
     let off: Vec<&str> = found
         .iter()
         .filter(|(key, _)| key == "off")
@@ -102,24 +104,39 @@ fn report(found: &[(String, String)], agent: &Path) -> Value {
         .iter()
         .map(|(key, purpose)| {
             let told = value(key);
-            let works = !told.starts_with("no:") && told != "unknown";
             (
                 (*key).to_owned(),
-                json!({"works": works, "found": told, "for": purpose}),
+                json!({"works": works(key), "found": told, "for": purpose}),
             )
         })
         .collect();
     let isolation = value("isolation");
-    let runtimes: &[&str] = if isolation == "none" {
-        &["process"]
-    } else {
-        &["namespace", "process"]
+    let mut runtimes = vec!["process"];
+    let mut tiers = vec!["none"];
+    for (key, runtime, tier) in [
+        ("two_uid", "two-uid", "two-uid"),
+        ("userns", "namespace", "nested"),
+    ] {
+        if works(key) {
+            runtimes.insert(0, runtime);
+            tiers.insert(0, tier);
+        }
+    }
+    let weaker = |tier: &str| -> Vec<&str> {
+        let told = found.iter().filter(|(key, _)| key == "weaker");
+        told.filter_map(|(_, value)| value.strip_prefix(tier)?.strip_prefix(": "))
+            .collect()
     };
+    let tiers: Vec<Value> = tiers
+        .iter()
+        .map(|tier| json!({"tier": tier, "weaker": weaker(tier)}))
+        .collect();
     json!({
         "agent": agent.display().to_string(),
         "isolation": isolation,
         "journal_protected": value("journal_protected") == "true",
         "runtimes": runtimes,
+        "tiers": tiers,
         "looked_at": looked_at,
         "off": off,
     })
@@ -128,7 +145,7 @@ fn report(found: &[(String, String)], agent: &Path) -> Value {
 fn people(report: &Value) -> String {
     let isolation = match report["isolation"].as_str() {
         Some("nested") => "nested: a sandbox's root reaches neither the host nor its own journal",
-        Some("two-uid") => "two-uid: one set of namespaces, the agent under another user",
+        Some("two-uid") => "two-uid: no namespaces, the agent under another user",
         Some("none") => "none: commands run as this user and can do what this user can",
         _ => "unknown",
     };
@@ -157,6 +174,18 @@ fn people(report: &Value) -> String {
         })
         .collect();
     out.push_str(&fields(&lines));
+    for tier in report["tiers"].as_array().into_iter().flatten() {
+        let weaker: Vec<String> = tier["weaker"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|sentence| format!("  {}\n", crate::output::text(sentence)))
+            .collect();
+        if !weaker.is_empty() {
+            let name = crate::output::text(&tier["tier"]);
+            out.extend(["\nWeaker in the tier ", &name, ":\n", &weaker.concat()]);
+        }
+    }
     let off: Vec<String> = report["off"]
         .as_array()
         .into_iter()
@@ -208,11 +237,20 @@ mod tests {
 
     #[test]
     fn a_machine_that_can_everything_has_nothing_off() {
-        let report = report(
-            &parse("isolation=nested\njournal_protected=true\n"),
-            Path::new("a"),
+        let text = "isolation=nested\njournal_protected=true\nuserns=root\ntwo_uid=ok\n\
+                    weaker=two-uid: isolation: the host is in sight\n";
+        let report = report(&parse(text), Path::new("a"));
+        assert_eq!(
+            report["runtimes"],
+            serde_json::json!(["namespace", "two-uid", "process"])
         );
+        assert_eq!(report["tiers"][0]["weaker"], serde_json::json!([]));
         assert_eq!(report["journal_protected"], true);
-        assert!(people(&report).contains("Nothing is off."));
+        let told = people(&report);
+        assert!(told.contains("Nothing is off."), "{told}");
+        assert!(
+            told.contains("Weaker in the tier two-uid:\n  isolation:"),
+            "{told}"
+        );
     }
 }

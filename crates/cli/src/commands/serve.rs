@@ -41,6 +41,7 @@ pub async fn serve(args: Serve) -> Result<()> {
     config.runtime = match args.runtime {
         None => RuntimeChoice::Auto,
         Some(RuntimeKind::Namespace) => RuntimeChoice::Namespace,
+        Some(RuntimeKind::TwoUid) => RuntimeChoice::TwoUid,
         Some(RuntimeKind::Process) => RuntimeChoice::Process,
     };
     outlive_server::serve(config)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use outlive_api::{
-    launch::{IdRange, User},
+    launch::{IdRange, IsolationTier, RuntimeKind, User},
     network::NetworkMode,
 };
 use outlive_core::spec::Who;
@@ -55,6 +55,62 @@ impl Host {
     /// Whether sandboxes can have a network of their own here.
     pub(super) fn bridges(&self) -> bool {
         self.lacks("bridge").is_none()
+    }
+
+    /// Refuses what runtimes that show the host as it is can't give here, or anywhere.
+    pub(super) fn admit_host(
+        &self,
+        kind: RuntimeKind,
+        config: &SandboxConfig,
+    ) -> Result<(), RuntimeError> {
+        let name = kind.name();
+        if let (RuntimeKind::TwoUid, Some(why)) = (kind, self.lacks("two_uid")) {
+            return Err(RuntimeError::Limits(format!(
+                "runtime `{name}` can't be had on this host: {why}; use another with --runtime"
+            )));
+        }
+        let has_it = config.network.as_ref().is_none_or(|network| {
+            let plain = matches!(network.mode, None | Some(NetworkMode::Host));
+            let everything = network.policy.is_none() || needs(network) == Needs::Everything;
+            plain && network.egress.is_none() && everything
+        });
+        if !has_it {
+            return Err(RuntimeError::Limits(format!(
+                "runtime `{name}` has the host's network and can't take it away; use the mode host"
+            )));
+        }
+        let resources = config.resources.as_ref();
+        if resources.is_some_and(|asked| asked.disk.is_some()) {
+            return Err(RuntimeError::Limits(format!(
+                "resources.disk can't be enforced in runtime `{name}`, which writes anywhere; \
+                 leave it out"
+            )));
+        }
+        if config.user.is_some() {
+            let whom = match kind {
+                RuntimeKind::TwoUid => "a user of the sandbox's own",
+                RuntimeKind::Namespace | RuntimeKind::Process => "the server's own user",
+            };
+            return Err(RuntimeError::Limits(format!(
+                "runtime `{name}` runs everything as {whom}; leave user out"
+            )));
+        }
+        Ok(())
+    }
+
+    /// What is left without namespaces.
+    pub(super) fn next_best(&self) -> RuntimeKind {
+        match self.lacks("two_uid") {
+            None => RuntimeKind::TwoUid,
+            Some(_) => RuntimeKind::Process,
+        }
+    }
+
+    /// What is off in this tier, before anything was launched.
+    pub(super) fn off_in(&self, tier: IsolationTier) -> Vec<String> {
+        let weaker = tier.weaker().iter().map(|sentence| (*sentence).to_owned());
+        let known = weaker.filter(|sentence| !self.off.contains(sentence));
+        known.chain(self.off.iter().cloned()).collect()
     }
 
     /// The network of a sandbox in nested namespaces.
@@ -116,35 +172,6 @@ pub(super) fn admit_user(user: &User, shared: Option<IdRange>) -> Result<(), Run
         ))),
         Some(_) | None => Ok(()),
     }
-}
-
-/// Refuses what the runtime `process` can't give anywhere.
-pub(super) fn admit_process(config: &SandboxConfig) -> Result<(), RuntimeError> {
-    let has_it = config.network.as_ref().is_none_or(|network| {
-        let plain = matches!(network.mode, None | Some(NetworkMode::Host));
-        let everything = network.policy.is_none() || needs(network) == Needs::Everything;
-        plain && network.egress.is_none() && everything
-    });
-    if !has_it {
-        return Err(RuntimeError::Limits(
-            "runtime `process` has the host's network and can't take it away; use the mode host"
-                .to_owned(),
-        ));
-    }
-    let resources = config.resources.as_ref();
-    if resources.is_some_and(|asked| asked.disk.is_some()) {
-        return Err(RuntimeError::Limits(
-            "resources.disk can't be enforced in runtime `process`, which writes anywhere; leave \
-             it out"
-                .to_owned(),
-        ));
-    }
-    if config.user.is_some() {
-        return Err(RuntimeError::Limits(
-            "runtime `process` runs everything as the server's own user; leave user out".to_owned(),
-        ));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -223,6 +250,16 @@ mod tests {
         assert!(host("enter: 65537 ids").cannot_isolate());
         assert!(!host("65537 ids").cannot_isolate());
         assert!(!host("root").cannot_isolate());
+    }
+
+    #[test]
+    fn without_namespaces_two_users_are_better_than_one() {
+        let host = |two_uid: &str| Host::parse(&format!("two_uid={two_uid}\n"));
+        assert_eq!(host("ok").next_best(), RuntimeKind::TwoUid);
+        assert_eq!(host("no: needs root").next_best(), RuntimeKind::Process);
+        assert_eq!(Host::default().next_best(), RuntimeKind::Process);
+        let off = host("ok").off_in(IsolationTier::TwoUid);
+        assert_eq!(off, IsolationTier::TwoUid.weaker());
     }
 
     #[test]

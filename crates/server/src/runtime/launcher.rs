@@ -1,4 +1,4 @@
-//! The two backends of one host, `namespace` and `process`: both are `outlive-agent launch` with
+//! The backends of one host, `namespace`, `two-uid` and `process`: all are `outlive-agent launch` with
 //! another word in its configuration.
 //!
 //! The server may be killed while a launcher works. The launcher's standard error is a file that
@@ -24,8 +24,8 @@ use std::{
 use futures_util::future::BoxFuture;
 use outlive_api::{
     launch::{
-        Cidr, Copied, Image, Isolation, LaunchConfig, LaunchFailure, LaunchOutcome, RuntimeKind,
-        TidyConfig,
+        Cidr, Copied, Image, Isolation, IsolationTier, LaunchConfig, LaunchFailure, LaunchOutcome,
+        RuntimeKind, TidyConfig,
     },
     network::NetworkMode,
 };
@@ -40,7 +40,7 @@ use self::{
 use super::{
     Capabilities, Disk, Place, Places, Progress, Restore, RestoreError, Runtime, RuntimeError,
     RuntimeFuture, Start, Whose,
-    host::{Host, admit_process, admit_user},
+    host::{Host, admit_user},
     usage::{Usage, usage},
 };
 use crate::{
@@ -52,17 +52,29 @@ use crate::{
 };
 
 /// Said aloud when `namespace` can't be had and was not insisted on.
-const NO_ISOLATION: &str = "this host can't isolate sandboxes; using runtime `process`: \
-                            NO ISOLATION between sandboxes, and none from the host";
+const fn warning(used: RuntimeKind) -> &'static str {
+    match used {
+        RuntimeKind::Namespace | RuntimeKind::TwoUid => {
+            "this host has no namespaces for sandboxes; using runtime `two-uid`: sandboxes are \
+             users of the host and see what its users see"
+        }
+        RuntimeKind::Process => {
+            "this host can't isolate sandboxes; using runtime `process`: NO ISOLATION between \
+             sandboxes, and none from the host"
+        }
+    }
+}
 
 /// Which backend a server uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RuntimeChoice {
-    /// `namespace` where the host allows it, else `process`, said aloud.
+    /// `namespace` where the host allows it, else `two-uid` or `process`, said aloud.
     #[default]
     Auto,
     /// Nested namespaces, or nothing.
     Namespace,
+    /// No namespaces, but the agent under a user of its own.
+    TwoUid,
     /// No isolation.
     Process,
 }
@@ -103,7 +115,7 @@ impl LauncherRuntime {
         };
         let falls_back = choice == RuntimeChoice::Auto && able.cannot_isolate();
         if falls_back {
-            tracing::warn!(off = ?able.off, "{NO_ISOLATION}");
+            tracing::warn!(off = ?able.off, "{}", warning(able.next_best()));
         }
         Self {
             agent,
@@ -120,7 +132,8 @@ impl LauncherRuntime {
     fn kind(&self) -> RuntimeKind {
         match self.choice {
             RuntimeChoice::Process => RuntimeKind::Process,
-            RuntimeChoice::Auto if self.fell_back.load(Ordering::Relaxed) => RuntimeKind::Process,
+            RuntimeChoice::TwoUid => RuntimeKind::TwoUid,
+            RuntimeChoice::Auto if self.fell_back.load(Ordering::Relaxed) => self.able.next_best(),
             RuntimeChoice::Auto | RuntimeChoice::Namespace => RuntimeKind::Namespace,
         }
     }
@@ -134,8 +147,9 @@ impl LauncherRuntime {
                     && self.choice == RuntimeChoice::Auto =>
             {
                 self.fell_back.store(true, Ordering::Relaxed);
-                tracing::warn!(%failure, "{NO_ISOLATION}");
-                self.launch(&start, RuntimeKind::Process).await
+                let kind = self.able.next_best();
+                tracing::warn!(%failure, "{}", warning(kind));
+                self.launch(&start, kind).await
             }
             other => other,
         }
@@ -206,12 +220,13 @@ impl LauncherRuntime {
                     .collect::<Result<_, _>>()?;
                 Ok((Image::Layers(layers), None))
             }
-            (RuntimeKind::Process, None) => {
+            (RuntimeKind::Process | RuntimeKind::TwoUid, None) => {
                 let layer = String::new();
                 Ok((Image::Host { layer }, None))
             }
-            (RuntimeKind::Process, Some(image)) => Err(RuntimeError::Limits(format!(
-                "runtime `process` shows the host's own files: it can't show image {}",
+            (kind, Some(image)) => Err(RuntimeError::Limits(format!(
+                "runtime `{}` shows the host's own files: it can't show image {}",
+                kind.name(),
                 image.name
             ))),
         }
@@ -267,7 +282,7 @@ impl LauncherRuntime {
     fn network_of(&self, kind: RuntimeKind, config: &SandboxConfig) -> NetworkMode {
         match kind {
             RuntimeKind::Namespace => self.able.network(config),
-            RuntimeKind::Process => NetworkMode::Host,
+            RuntimeKind::Process | RuntimeKind::TwoUid => NetworkMode::Host,
         }
     }
 
@@ -341,24 +356,30 @@ impl Runtime for LauncherRuntime {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let (runtime, tier, protected, disk_limit) = match self.kind() {
-            RuntimeKind::Namespace => ("namespace", "nested", true, Some("checked")),
-            RuntimeKind::Process => ("process", "none", false, None),
+        let kind = self.kind();
+        let tier = match kind {
+            RuntimeKind::Namespace => IsolationTier::Nested,
+            RuntimeKind::Process => IsolationTier::None,
+            RuntimeKind::TwoUid => IsolationTier::TwoUid,
+        };
+        let disk_limit = match kind {
+            RuntimeKind::Namespace => Some("checked"),
+            RuntimeKind::Process | RuntimeKind::TwoUid => None,
         };
         match known {
             Some(isolation) => Capabilities {
-                runtime,
+                runtime: kind.name(),
                 isolation: isolation.tier.name(),
                 journal_protected: isolation.journal_protected,
                 disk_limit,
                 off: isolation.off,
             },
             None => Capabilities {
-                runtime,
-                isolation: tier,
-                journal_protected: protected,
+                runtime: kind.name(),
+                isolation: tier.name(),
+                journal_protected: tier != IsolationTier::None,
                 disk_limit,
-                off: self.able.off.clone(),
+                off: self.able.off_in(tier),
             },
         }
     }
@@ -373,8 +394,8 @@ impl Runtime for LauncherRuntime {
                 self.able.admit(config)?;
                 admit_user(&user(config)?, ids::shared())
             }
-            RuntimeKind::Process => {
-                admit_process(config)?;
+            kind @ (RuntimeKind::Process | RuntimeKind::TwoUid) => {
+                self.able.admit_host(kind, config)?;
                 self.able.admit_limits(config)
             }
         }

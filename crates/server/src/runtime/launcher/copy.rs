@@ -94,7 +94,9 @@ impl LauncherRuntime {
             from: path_text(self.places.of_disk(from.whose).dir())?,
             to: path_text(to)?,
             ids: match self.kind() {
-                RuntimeKind::Namespace => ids::of_slot(from.slot).zip(ids::of_slot(slot)),
+                RuntimeKind::Namespace | RuntimeKind::TwoUid => {
+                    ids::of_slot(from.slot).zip(ids::of_slot(slot))
+                }
                 RuntimeKind::Process => None,
             },
         };

@@ -43,7 +43,7 @@ pub(super) fn launch_config(plan: Plan<'_>) -> Result<LaunchConfig, RuntimeError
         directory: path_text(plan.place.dir())?,
         runtime: plan.kind,
         ids: match plan.kind {
-            RuntimeKind::Namespace => ids::of_slot(start.slot),
+            RuntimeKind::Namespace | RuntimeKind::TwoUid => ids::of_slot(start.slot),
             RuntimeKind::Process => None,
         },
         image: plan.image,
