@@ -56,6 +56,23 @@ async fn arguments_and_environment_arrive_as_they_are() {
     assert_eq!(spec["command"].as_array().unwrap().len(), 4096);
 }
 
+/// A machine without certificates talks to a server of its own all the same, and is told what it
+/// lacks for one that is far away.
+#[tokio::test]
+async fn no_certificates_are_needed_where_nothing_is_encrypted() {
+    let fake = one_session().await;
+    let mut outlive = Outlive::new(&fake.url);
+    outlive.set("SSL_CERT_FILE", "/dev/null");
+    outlive.set("SSL_CERT_DIR", "/proc/self/fdinfo");
+    outlive
+        .run(&format!("session list {SANDBOX}"))
+        .await
+        .expect(0);
+    let done = outlive.run("--url https://127.0.0.1:1 sandbox list").await;
+    let done = done.expect(1);
+    assert!(done.stderr.contains("ca-certificates"), "{}", done.stderr);
+}
+
 #[tokio::test]
 async fn flags_become_the_specification() {
     let fake = one_session().await;
