@@ -446,7 +446,8 @@ async fn a_copy_shows_a_bar_on_a_terminal() {
 async fn on_a_terminal(outlive: &Outlive, args: &[&str]) -> String {
     let (master, terminal) = terminal();
     let mut command = outlive.command(args);
-    let child = command.stderr(Stdio::from(terminal)).spawn().unwrap();
+    command.env("TERM", "xterm").stderr(Stdio::from(terminal));
+    let child = command.spawn().unwrap();
     drop(command); // Our end of the terminal, which would keep it open.
     let seen = tokio::task::spawn_blocking(move || {
         let (mut seen, mut chunk) = (Vec::new(), [0; 4096]);
