@@ -2,10 +2,7 @@ module outlive.test/conformance
 
 go 1.26
 
-require (
-	github.com/ogen-go/ogen v1.18.0
-	github.com/sandbox0-ai/sdk-go v0.9.3
-)
+require github.com/sandbox0-ai/sdk-go v0.9.3
 
 require (
 	github.com/dlclark/regexp2 v1.11.5 // indirect
@@ -20,6 +17,7 @@ require (
 	github.com/mattn/go-colorable v0.1.13 // indirect
 	github.com/mattn/go-isatty v0.0.20 // indirect
 	github.com/segmentio/asm v1.2.1 // indirect
+	github.com/ogen-go/ogen v1.18.0 // indirect
 	github.com/shopspring/decimal v1.4.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.27.1 // indirect
