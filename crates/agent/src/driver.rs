@@ -15,6 +15,7 @@
 mod call;
 mod ending;
 mod inputs;
+mod leftovers;
 mod open;
 mod release;
 mod standstill;
@@ -35,13 +36,12 @@ use outlive_api::agent::{Outcome, Request, SessionView};
 use outlive_core::{
     event::{AttemptEnd, Body, Event, ExitStatus, Oom},
     id::{Generation, SessionId},
-    limits::KILL_WAIT,
     session::{Decision, Effect, Input, Phase, Rejection, Session, TerminalSize},
     time::Timestamp,
 };
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
-    time::{Instant, sleep, timeout_at},
+    time::sleep,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -50,13 +50,14 @@ use crate::{
     figures::Figures,
     input::InputQueue,
     journal::{JournalError, JournalSurroundings, SessionJournal},
-    limits::{FULL_RETRY, LEFTOVERS_MAX},
+    limits::FULL_RETRY,
     log,
     machine::{Attempt, Ended, Machine, SpawnOrder, StartFailure},
     reserve::Reserve,
     standstill::Standstill,
 };
 use ending::Ending;
+use leftovers::Leftovers;
 pub(crate) use open::{Creation, create, reopen};
 pub(crate) use standstill::Hindrance;
 
@@ -70,6 +71,8 @@ pub(crate) struct Surroundings<M> {
     pub(crate) reserve: Reserve,
     pub(crate) tasks: TaskTracker,
     pub(crate) figures: Rc<Figures>,
+    /// How many ended attempts of all sessions have something left.
+    pub(crate) leftovers: Rc<Cell<usize>>,
     pub(crate) standstill: Rc<Standstill>,
 }
 
@@ -201,7 +204,7 @@ pub(crate) struct Driver<M: Machine> {
     start_at_thaw: Option<u32>,
     current: Option<Current<M::Attempt>>,
     /// Ended attempts whose trees may have members left.
-    leftovers: Vec<Rc<M::Attempt>>,
+    leftovers: Leftovers<M::Attempt>,
     waiters: Vec<oneshot::Sender<Outcome>>,
     deleters: Vec<oneshot::Sender<Outcome>>,
     /// Inputs that were accepted and whose bytes may or may not have been written: a supervisor
@@ -394,45 +397,6 @@ impl<M: Machine> Driver<M> {
         Ok(())
     }
 
-    /// The end of an attempt is in the journal, or can never get there: it is history.
-    fn let_go(&mut self, ended: Option<Rc<M::Attempt>>) {
-        if let Some(attempt) = ended {
-            attempt.release();
-            if !attempt.is_tree_gone() {
-                self.leftovers.push(attempt);
-            }
-            self.sweep_leftovers();
-        }
-    }
-
-    /// Forgets the trees that are gone meanwhile. Of too many the oldest is killed.
-    fn sweep_leftovers(&mut self) {
-        self.leftovers.retain(|attempt| {
-            let is_gone = attempt.is_tree_gone();
-            if is_gone {
-                attempt.release();
-            }
-            !is_gone
-        });
-        let excess = self.leftovers.len().saturating_sub(LEFTOVERS_MAX);
-        for attempt in self.leftovers.iter().take(excess) {
-            log::warn(format_args!(
-                "{}: too many leftovers: killing some",
-                self.id
-            ));
-            self.kill_leftover(attempt);
-        }
-    }
-
-    fn kill_leftover(&self, attempt: &M::Attempt) {
-        if let Err(error) = attempt.kill() {
-            log::warn(format_args!(
-                "{}: leftovers could not be killed: {error}",
-                self.id
-            ));
-        }
-    }
-
     /// Journals a decision, makes it the state, and performs it.
     async fn carry_out(&mut self, decision: Decision) -> Result<(), JournalError> {
         let Decision {
@@ -532,21 +496,6 @@ impl<M: Machine> Driver<M> {
         self.give_up_start_at_thaw();
         self.on_current("kill", Attempt::kill);
         self.kill_leftovers().await;
-    }
-
-    async fn kill_leftovers(&mut self) {
-        for attempt in &self.leftovers {
-            self.kill_leftover(attempt);
-        }
-        // Killed processes go within milliseconds; those that hang in the kernel are not waited
-        // for any longer, but not forgotten either.
-        let until = Instant::now() + KILL_WAIT / 50;
-        for attempt in &self.leftovers {
-            if timeout_at(until, attempt.tree_gone()).await.is_err() {
-                log::warn(format_args!("{}: a killed process is still there", self.id));
-            }
-        }
-        self.sweep_leftovers();
     }
 
     fn spawn(&mut self, number: u32) {
@@ -723,7 +672,7 @@ impl<M: Machine> Driver<M> {
             current.ending.killed();
         }
         self.on_current("kill", Attempt::kill);
-        for leftover in &self.leftovers {
+        for leftover in self.leftovers.iter() {
             self.kill_leftover(leftover);
         }
         self.show_lost();

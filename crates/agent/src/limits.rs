@@ -38,6 +38,8 @@ pub const PUMP_THREADS_MAX: usize = 2;
 pub const PUMP_TURN_BYTES_MAX: usize = 256 * 1024;
 /// Bytes that one splice takes from a terminal.
 pub const PTY_SPLICE_BYTES_MAX: usize = 4096;
+/// Bytes that one read takes of output that nobody wants.
+pub const DISCARD_BYTES: usize = 16 * 1024;
 /// Size that a flooded pipe grows to, where the kernel allows.
 pub const PIPE_BYTES_FLOODED: usize = 1024 * 1024;
 /// How long a pump gathers after a short read under flood.
@@ -127,6 +129,10 @@ pub(crate) const UNSETTLED_INPUTS_MAX: usize = 1024;
 
 /// Trees of ended attempts that one session may leave behind; the oldest is killed beyond.
 pub(crate) const LEFTOVERS_MAX: usize = 16;
+
+/// Such trees of all sessions together: each holds descriptors. Beyond, the oldest of the session
+/// that leaves one more is killed.
+pub(crate) const LEFTOVERS_ALL_MAX: usize = 1024;
 
 /// Pause between two looks whether a tree's members stopped, where no control group tells.
 pub(crate) const STOP_WALK_PAUSE: Duration = Duration::from_millis(1);

@@ -33,7 +33,8 @@ pub(crate) trait Machine: 'static {
     /// Finds what became of an attempt that an earlier supervisor was about to start or started.
     fn adopt(self: Rc<Self>, order: AdoptOrder) -> impl Future<Output = Adopted<Self::Attempt>>;
 
-    /// Trees of a session's ended attempts that an earlier supervisor left.
+    /// Trees of a session's ended attempts that an earlier supervisor left. What they write is
+    /// thrown away.
     fn leftovers(
         self: &Rc<Self>,
         journal: &SessionJournal,
@@ -138,12 +139,16 @@ pub(crate) trait Attempt: std::fmt::Debug + 'static {
 
     /// Resolves when the first process is gone.
     fn leader_gone(&self) -> impl Future<Output = ()>;
-    /// Resolves when all output is in the journal: end of file, or the rule for descendants.
+    /// Resolves when all output is in the journal: end of file, or the rule for descendants. What
+    /// they write from then on is read and thrown away.
     fn drained(&self) -> impl Future<Output = ()>;
     /// Resolves when no process of the tree is left.
     fn tree_gone(&self) -> impl Future<Output = ()>;
     /// Whether no process of the tree is left.
     fn is_tree_gone(&self) -> bool;
+    /// Whether anything of it is left: processes, or somebody who is not seen and holds its output.
+    /// Only after it was drained.
+    fn is_left(&self) -> bool;
     /// How the first process ended. Only after it is gone.
     fn status(&self) -> Ended;
     /// Lets go of everything but the tree. Only after the end is in the journal.

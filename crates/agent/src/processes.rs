@@ -339,7 +339,8 @@ impl Machine for Processes {
             .collect();
         for key in keys {
             if let Some(attempt) = found.remove(&key) {
-                match Process::of(self, attempt, journal) {
+                let process = Process::of(self, attempt, journal);
+                match process.and_then(Process::discarding) {
                     Ok(process) => left.push(process),
                     Err(error) => log::warn(format_args!("{key}: leftovers are lost: {error}")),
                 }
@@ -471,6 +472,20 @@ impl Process {
         })
     }
 
+    /// Throws away what is written from now on: its end is in the journal.
+    fn discarding(self) -> io::Result<Self> {
+        let sources = std::mem::take(&mut self.attempt.borrow_mut().sources);
+        for source in sources {
+            let sink: Arc<dyn OutputSink> = Arc::clone(&self.output) as _;
+            let lane = lane_of(&self.key.session);
+            let id = self.around.pump.attach_discarding(lane, source, sink)?;
+            self.sources.borrow_mut().push(id);
+        }
+        self.is_drained.set(true);
+        self.close_output_at_its_end();
+        Ok(self)
+    }
+
     /// Lets go of a process that never became the program it was meant to be.
     async fn discard(self) {
         if let Err(error) = self.kill() {
@@ -502,7 +517,7 @@ impl Process {
     }
 
     fn try_release(&self) -> io::Result<()> {
-        let is_gone = self.is_tree_gone();
+        let is_gone = !self.is_left();
         // Without a group the leader's number is what its descendants are found by: as long as
         // some are left it stays unreaped, so that nobody else gets the number.
         if is_gone || self.has_group() {
@@ -510,6 +525,7 @@ impl Process {
             self.is_reaped.set(true);
         }
         if is_gone {
+            self.close_sources()?;
             self.around.cgroups.remove(&self.attempt.borrow().cgroup)?;
             self.attempt
                 .borrow()
@@ -551,11 +567,44 @@ impl Process {
                 break;
             }
         }
-        self.detach_sources().await?;
-        let attempt = self.attempt.borrow();
-        attempt
-            .close_output(&self.around.keeper)
-            .map_err(io::Error::other)
+        self.discard_sources().await?;
+        if self.output.open() > 0 {
+            self.close_output_at_its_end();
+            return Ok(());
+        }
+        let closed = self.key.close_output(&self.around.keeper);
+        closed.map_err(io::Error::other)
+    }
+
+    /// Has what the sources hold moved, each once there is room for it, and throws away what is
+    /// written to them after that: whoever was left behind must not die of writing.
+    async fn discard_sources(&self) -> io::Result<()> {
+        let sources = self.sources.borrow().clone();
+        for source in sources {
+            self.around.pump.discard(source).await?;
+        }
+        Ok(())
+    }
+
+    /// The keeper's copies go with the last writer, or with the attempt.
+    fn close_output_at_its_end(&self) {
+        let (key, output) = (self.key.clone(), Arc::clone(&self.output));
+        let keeper = self.around.keeper.clone();
+        self.around.tasks.spawn_local(async move {
+            output.ended().await;
+            if let Err(error) = key.close_output(&keeper) {
+                log::warn(format_args!("{key}: its output stays open: {error}"));
+            }
+        });
+    }
+
+    /// Gives up what is left of the sources.
+    fn close_sources(&self) -> io::Result<()> {
+        for source in self.sources.take() {
+            self.around.pump.close(source)?;
+        }
+        self.output.close();
+        Ok(())
     }
 
     /// Waits as long as it stands still, unless it was killed.
@@ -805,6 +854,12 @@ impl Attempt for Process {
         }
     }
 
+    fn is_left(&self) -> bool {
+        // Without a group a daemon may not be found; that it holds the output tells of it.
+        let is_held = || !self.has_group() && !self.is_killed.get() && self.output.open() > 0;
+        !self.is_tree_gone() || is_held()
+    }
+
     fn status(&self) -> Ended {
         let attempt = self.attempt.borrow();
         let oom = attempt.cgroup.oom().unwrap_or_else(|error| {
@@ -897,6 +952,17 @@ impl AttemptOutput {
     fn close(&self) {
         self.open.store(0, Ordering::Release);
         self.changed.notify_waiters();
+    }
+
+    /// Resolves when all sources ended, or were closed.
+    async fn ended(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.open() == 0 {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Resolves when more moved than `moved`, or all sources ended.

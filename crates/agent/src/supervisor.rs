@@ -102,6 +102,7 @@ async fn supervise(inherited: Inheritance) -> anyhow::Result<()> {
         reserve: Reserve::keep(&state),
         tasks: TaskTracker::new(),
         figures: Rc::new(Figures::default()),
+        leftovers: Rc::default(),
         standstill,
     });
     let registry = Registry::new(Rc::clone(&around), state.join("sessions"));

@@ -27,7 +27,7 @@ use outlive_journal::Unread;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{Driver, Face, Message, Standing, Surroundings, answer};
+use super::{Driver, Face, Leftovers, Message, Standing, Surroundings, answer};
 use crate::{
     journal::{JournalError, Opened, SessionJournal},
     log,
@@ -187,6 +187,7 @@ impl<M: Machine> Driver<M> {
         journal: SessionJournal,
         mailbox: mpsc::Receiver<Message>,
     ) -> Self {
+        let leftovers = Leftovers::new(&around.leftovers);
         Self {
             around,
             id: session.id().clone(),
@@ -198,7 +199,7 @@ impl<M: Machine> Driver<M> {
             stop_start: CancellationToken::new(),
             start_at_thaw: None,
             current: None,
-            leftovers: Vec::new(),
+            leftovers,
             waiters: Vec::new(),
             deleters: Vec::new(),
             unsettled_inputs: BTreeSet::new(),
@@ -312,12 +313,5 @@ impl<M: Machine> Driver<M> {
             .search_output(Matcher::new(needle), number)
             .await?;
         Ok(())
-    }
-
-    /// Trees of ended attempts that an earlier supervisor left.
-    fn find_leftovers(&mut self) {
-        let found = self.around.machine.leftovers(&self.journal, &self.id);
-        self.leftovers.extend(found.into_iter().map(Rc::new));
-        self.sweep_leftovers();
     }
 }

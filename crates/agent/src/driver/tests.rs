@@ -80,6 +80,7 @@ impl World {
             reserve: Reserve::none(),
             tasks: TaskTracker::new(),
             figures: Rc::new(Figures::default()),
+            leftovers: Rc::default(),
             standstill: Rc::clone(&standstill),
         });
         let tasks = LocalSet::new();

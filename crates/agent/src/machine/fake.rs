@@ -327,6 +327,10 @@ impl Attempt for FakeProcess {
         Instant::now() >= self.0.tree_end()
     }
 
+    fn is_left(&self) -> bool {
+        !self.is_tree_gone()
+    }
+
     fn status(&self) -> Ended {
         assert!(
             self.0.was_drained.get(),

@@ -221,12 +221,12 @@ impl Attempt {
         drop(self.terminal.take());
         keeper.del(&[Part::Master, Part::SpillRead, Part::SpillWrite].map(|p| self.key.name(p)))
     }
+}
 
-    /// Has the keeper close its copies of the output, after the pump gave up its own.
-    ///
-    /// Descendants that still write get `EPIPE` then.
+impl AttemptKey {
+    /// Has the keeper close its copies of the output's pipes, once nobody writes to them any more.
     pub fn close_output(&self, keeper: &KeeperClient) -> Result<(), KeeperError> {
-        keeper.del(&[Part::Stdout, Part::Stderr].map(|p| self.key.name(p)))
+        keeper.del(&[Part::Stdout, Part::Stderr].map(|p| self.name(p)))
     }
 }
 

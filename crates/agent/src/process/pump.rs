@@ -11,6 +11,9 @@
 //!
 //! Where the kernel can't, bytes are copied through memory, and [`Pump::mode`] says so.
 //!
+//! Whoever writes to a pipe that nobody reads is killed. So a source whose bytes nobody wants any
+//! more is not closed while others hold its other end: [`Pump::discard`] reads on, and throws away.
+//!
 //! A few threads of its own, each with one level-triggered epoll. Nothing polls: an idle pump
 //! sleeps. Under a flood of small writes it waits some 200 µs after a short read, so that a frame
 //! holds more than one write; a single small write, or the echo of a keystroke, never waits.
@@ -114,8 +117,10 @@ enum Command {
         number: u64,
         source: Source,
         sink: SinkRef,
+        fate: Fate,
     },
     Resume(u64),
+    Drop(u64),
     Typed(u64),
     Drain {
         number: u64,
@@ -129,7 +134,15 @@ enum Command {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     Keep,
+    Discard,
     Detach,
+}
+
+/// What becomes of a source's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Kept,
+    Discarded,
 }
 
 /// A sink without a name in debug output.
@@ -210,6 +223,26 @@ impl Pump {
         source: Source,
         sink: Arc<dyn OutputSink>,
     ) -> io::Result<SourceId> {
+        self.take(lane, source, sink, Fate::Kept)
+    }
+
+    /// Throws a source's bytes away from now on; the sink hears of its end only.
+    pub fn attach_discarding(
+        &self,
+        lane: u64,
+        source: Source,
+        sink: Arc<dyn OutputSink>,
+    ) -> io::Result<SourceId> {
+        self.take(lane, source, sink, Fate::Discarded)
+    }
+
+    fn take(
+        &self,
+        lane: u64,
+        source: Source,
+        sink: Arc<dyn OutputSink>,
+        fate: Fate,
+    ) -> io::Result<SourceId> {
         let count = self.shared.threads.len().max(1) as u64;
         let id = SourceId {
             thread: usize::try_from(lane % count).unwrap_or(0),
@@ -221,6 +254,7 @@ impl Pump {
                 number: id.number,
                 source,
                 sink: SinkRef(sink),
+                fate,
             },
         )?;
         Ok(id)
@@ -245,6 +279,16 @@ impl Pump {
     /// descriptors of it are closed.
     pub async fn detach(&self, id: SourceId) -> io::Result<()> {
         self.finish(id, Then::Detach).await
+    }
+
+    /// Moves what is there now, and throws away what is written from then on, until the source's end.
+    pub async fn discard(&self, id: SourceId) -> io::Result<()> {
+        self.finish(id, Then::Discard).await
+    }
+
+    /// Gives the source up with what it holds: whoever still writes to it gets an error.
+    pub fn close(&self, id: SourceId) -> io::Result<()> {
+        self.tell(id, Command::Drop(id.number))
     }
 
     /// How output reaches files: `Copy` as soon as one source had to be copied.
@@ -319,6 +363,7 @@ mod tests {
     struct Over {
         file: File,
         moved: AtomicUsize,
+        ended: AtomicUsize,
     }
 
     impl Over {
@@ -326,6 +371,7 @@ mod tests {
             Arc::new(Self {
                 file: tempfile::tempfile().unwrap(),
                 moved: AtomicUsize::new(0),
+                ended: AtomicUsize::new(0),
             })
         }
     }
@@ -339,7 +385,9 @@ mod tests {
             self.moved.fetch_add(bytes, Ordering::Relaxed);
         }
 
-        fn ended(&self, _: Stream, _: SourceEnd) {}
+        fn ended(&self, _: Stream, _: SourceEnd) {
+            self.ended.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn pipe() -> (Source, OwnedFd) {
@@ -393,6 +441,67 @@ mod tests {
         rustix::io::write(&theirs, b"last words").unwrap();
         soon(pump.detach(id)).unwrap();
         assert_eq!(sink.moved.load(Ordering::Relaxed), 10);
+    }
+
+    // Who wrote to a pipe after its reader had let it go was killed by the signal for that.
+    #[test]
+    fn a_discarded_source_takes_bytes_for_ever_and_keeps_none() {
+        let pump = Pump::start().unwrap();
+        let (source, theirs) = pipe();
+        let sink = Over::new();
+        let id = pump.attach(0, source, Arc::clone(&sink) as _).unwrap();
+        let mut theirs = File::from(theirs);
+        theirs.write_all(b"kept").unwrap();
+        soon(pump.discard(id)).unwrap();
+        // More than a pipe holds: without a reader this would wait for ever.
+        theirs.write_all(&vec![b'y'; 4 << 20]).unwrap();
+        soon(pump.drain(id)).unwrap();
+        assert_eq!(sink.moved.load(Ordering::Relaxed), 4);
+        assert_eq!(sink.ended.load(Ordering::Relaxed), 0);
+        drop(theirs);
+        soon(pump.drain(id)).unwrap();
+        assert_eq!(sink.ended.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_closed_source_has_no_reader_left() {
+        let pump = Pump::start().unwrap();
+        let (source, theirs) = pipe();
+        let id = pump.attach_discarding(0, source, Over::new()).unwrap();
+        let mut theirs = File::from(theirs);
+        theirs.write_all(b"thrown away").unwrap();
+        pump.close(id).unwrap();
+        soon(pump.drain(id)).unwrap();
+        let error = theirs.write_all(b"refused").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    // Its last bytes had no room when it was to be discarded: they are kept all the same.
+    #[test]
+    fn a_source_is_discarded_once_its_last_bytes_have_room() {
+        let pump = Pump::start().unwrap();
+        let (source, theirs) = pipe();
+        let sink = Arc::new(Narrow {
+            inner: Over::new(),
+            has_room: AtomicBool::new(false),
+        });
+        let id = pump.attach(0, source, Arc::clone(&sink) as _).unwrap();
+        let mut theirs = File::from(theirs);
+        theirs.write_all(b"last words").unwrap();
+        soon(async {
+            let mut discarded = std::pin::pin!(pump.discard(id));
+            let tried = pump.drain(id);
+            tokio::select! {
+                biased;
+                _ = discarded.as_mut() => panic!("its bytes have nowhere to go"),
+                tried = tried => tried.unwrap(),
+            }
+            sink.has_room.store(true, Ordering::Release);
+            pump.resume(id).unwrap();
+            discarded.await.unwrap();
+        });
+        theirs.write_all(&vec![b'y'; 1 << 20]).unwrap();
+        assert_eq!(sink.inner.moved.load(Ordering::Relaxed), 10);
     }
 
     // A source that was let go on a full disk took its last bytes with it.

@@ -16,11 +16,11 @@ use outlive_core::{
 const COUNT: &str = "i=0; while :; do i=$((i+1)); echo $i; done";
 
 impl Sandbox {
-    fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         assert_eq!(self.call(&Request::Freeze), Outcome::Done, "{}", self.log());
     }
 
-    fn thaw(&self) {
+    pub(crate) fn thaw(&self) {
         assert_eq!(self.call(&Request::Thaw), Outcome::Done, "{}", self.log());
     }
 

@@ -9,6 +9,7 @@ mod freezing;
 #[path = "../common/image.rs"]
 mod image;
 mod inputs;
+mod left_behind;
 mod link;
 mod sessions;
 mod slow;

@@ -307,8 +307,9 @@ pub enum Sandbox {
     /// Run a command in a sandbox and pass on its output and exit code.
     ///
     /// It runs as a context: it goes on when this client is interrupted or loses its connection.
-    /// What it leaves in the background goes on, too. Exit codes other than the program's own: 125
-    /// outlive itself failed, 124 the --timeout passed, 128+N the program died of signal N.
+    /// What it leaves in the background goes on, too; what that writes after the exit is not kept:
+    /// redirect it to a file. Exit codes other than the program's own: 125 outlive itself failed,
+    /// 124 the --timeout passed, 128+N the program died of signal N.
     #[command(after_help = exec::EXEC_EXAMPLES)]
     Exec(Box<Exec>),
     /// Carry code out in an interpreter of a sandbox.

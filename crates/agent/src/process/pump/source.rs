@@ -16,9 +16,10 @@ use rustix::{
 
 use tokio::sync::oneshot;
 
-use super::{super::attempt::Source, OutputSink, SinkError, SourceEnd};
+use super::{super::attempt::Source, Fate, OutputSink, SinkError, SourceEnd, Then};
 use crate::limits::{
-    OUTPUT_FRAME_BYTES_MAX, PIPE_BYTES_FLOODED, PTY_SPLICE_BYTES_MAX, PUMP_TURN_BYTES_MAX,
+    DISCARD_BYTES, OUTPUT_FRAME_BYTES_MAX, PIPE_BYTES_FLOODED, PTY_SPLICE_BYTES_MAX,
+    PUMP_TURN_BYTES_MAX,
 };
 
 /// How bytes get to the file.
@@ -48,8 +49,9 @@ pub(super) struct Flow {
     pub(super) stream: Stream,
     pub(super) mover: Mover,
     pub(super) blocked: bool,
+    pub(super) fate: Fate,
     /// Told once its last bytes are moved: it was to be let go when the sink had no room.
-    pub(super) leaving: Option<oneshot::Sender<()>>,
+    pub(super) leaving: Option<(Then, oneshot::Sender<()>)>,
     /// When the last frame was committed.
     pub(super) moved_at: Duration,
     /// When somebody typed last.
@@ -70,7 +72,7 @@ enum Kind {
 }
 
 impl Flow {
-    pub(super) fn new(source: Source, sink: Arc<dyn OutputSink>) -> Self {
+    pub(super) fn new(source: Source, sink: Arc<dyn OutputSink>, fate: Fate) -> Self {
         let (kind, stream) = match source {
             Source::Pipe { stream, pipe } => (Kind::Pipe(pipe), stream),
             Source::Terminal {
@@ -93,6 +95,7 @@ impl Flow {
             stream,
             mover: Mover::Splice,
             blocked: false,
+            fate,
             leaving: None,
             moved_at: Duration::ZERO,
             typed_at: None,
@@ -124,10 +127,36 @@ impl Flow {
 
     /// Moves what is there, up to a turn's share.
     pub(super) fn turn(&mut self) -> Turn {
-        match self.kind {
-            Kind::Pipe(_) => self.pipe_turn(),
-            Kind::Terminal { .. } => self.terminal_turn(),
+        match (self.fate, &self.kind) {
+            (Fate::Discarded, _) => self.discard_turn(),
+            (Fate::Kept, Kind::Pipe(_)) => self.pipe_turn(),
+            (Fate::Kept, Kind::Terminal { .. }) => self.terminal_turn(),
         }
+    }
+
+    /// Reads what is there, up to a turn's share, and forgets it.
+    fn discard_turn(&mut self) -> Turn {
+        self.held = Vec::new();
+        let mut total = 0;
+        while total < PUMP_TURN_BYTES_MAX {
+            let read = match &self.kind {
+                Kind::Pipe(pipe) => throw_away(pipe.as_fd()),
+                Kind::Terminal {
+                    master, spill_read, ..
+                } => throw_away(spill_read.as_fd()).and_then(|spilled| match spilled {
+                    Some(0) | None => throw_away(master.as_fd()),
+                    some => Ok(some),
+                }),
+            };
+            match read {
+                // A terminal says by this error that nobody has it open.
+                Ok(Some(0)) | Err(Errno::IO) => return Turn::Ended(SourceEnd::Eof),
+                Ok(Some(read)) => total += read,
+                Ok(None) => return Turn::Dry(total),
+                Err(error) => return Turn::Ended(SourceEnd::Failed(error.into())),
+            }
+        }
+        Turn::Moved(total)
     }
 
     fn pipe_turn(&mut self) -> Turn {
@@ -249,6 +278,25 @@ impl Flow {
             }
         }
         Ok(total)
+    }
+}
+
+/// Reads bytes that nobody wants: how many, 0 at the end, `None` when there are none yet.
+fn throw_away(source: BorrowedFd<'_>) -> rustix::io::Result<Option<usize>> {
+    let mut fds = [PollFd::from_borrowed_fd(source, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // A pipe is not always non-blocking.
+    if poll(&mut fds, Some(&now))? == 0 {
+        return Ok(None);
+    }
+    let mut buffer = [0; DISCARD_BYTES];
+    match rustix::io::read(source, &mut buffer) {
+        Ok(read) => Ok(Some(read)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -441,7 +489,7 @@ mod tests {
             stream: Stream::Stdout,
             pipe: read,
         };
-        let mut flow = Flow::new(source, Arc::clone(&disk) as Arc<dyn OutputSink>);
+        let mut flow = Flow::new(source, Arc::clone(&disk) as Arc<dyn OutputSink>, Fate::Kept);
         flow.mover = Mover::Copy;
         let wrote: Vec<u8> = (0..500_u32).flat_map(u32::to_le_bytes).collect();
         File::from(write).write_all(&wrote).unwrap();

@@ -16,7 +16,7 @@ use rustix::event::{Timespec, epoll};
 use tokio::sync::oneshot;
 
 use super::{
-    Command, Mailbox, Then,
+    Command, Fate, Mailbox, Then,
     source::{Flow, Mover, Turn},
 };
 use crate::{
@@ -157,8 +157,9 @@ impl Worker {
                     number,
                     source,
                     sink,
+                    fate,
                 } => {
-                    self.flows.insert(number, Flow::new(source, sink.0));
+                    self.flows.insert(number, Flow::new(source, sink.0, fate));
                     self.watch(number);
                     // A spill pipe that was recovered may hold bytes though the terminal is
                     // silent.
@@ -169,6 +170,10 @@ impl Worker {
                     if let Some(flow) = self.flows.get_mut(&number) {
                         flow.typed_at = Some(sys::boot_clock());
                     }
+                }
+                Command::Drop(number) => {
+                    self.unwatch(number);
+                    drop(self.flows.remove(&number));
                 }
                 Command::Drain { number, then, done } => self.drain(number, then, done),
                 Command::Stop => return Go::Home,
@@ -181,8 +186,8 @@ impl Worker {
             && flow.blocked
         {
             flow.blocked = false;
-            if let Some(done) = flow.leaving.take() {
-                self.drain(number, Then::Detach, done);
+            if let Some((then, done)) = flow.leaving.take() {
+                self.drain(number, then, done);
                 return;
             }
             self.watch(number);
@@ -208,9 +213,9 @@ impl Worker {
                 Turn::Full => {
                     // What can't be moved now stays where it is.
                     flow.blocked = true;
-                    if then == Then::Detach {
+                    if then != Then::Keep {
                         // Letting it go would lose it; there is room when it is resumed.
-                        flow.leaving = Some(done);
+                        flow.leaving = Some((then, done));
                         self.unwatch(number);
                         return;
                     }
@@ -225,12 +230,25 @@ impl Worker {
                 }
             }
         }
-        if then == Then::Detach {
-            self.unwatch(number);
-            drop(self.flows.remove(&number));
+        match then {
+            Then::Keep => {}
+            Then::Discard => self.discard(number),
+            Then::Detach => {
+                self.unwatch(number);
+                drop(self.flows.remove(&number));
+            }
         }
         match done.send(()) {
             Ok(()) | Err(()) => {} // Whoever asked no longer waits.
+        }
+    }
+
+    fn discard(&mut self, number: u64) {
+        self.unwatch(number);
+        if let Some(flow) = self.flows.get_mut(&number) {
+            flow.fate = Fate::Discarded;
+            flow.blocked = false;
+            self.watch(number);
         }
     }
 
