@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from leaks import leaks, network_devices
+from leaks import leaks
 from outlive_testing import processes
 from outlive_testing.api import Api, Failure, output
 from outlive_testing.ordinary import OrdinaryServer
@@ -32,7 +32,6 @@ def owners(sandbox: str) -> set[int]:
 
 
 def test_a_sandbox_outlives_server_and_supervisor_and_leaves_nothing(server):
-    devices = network_devices()
     api = Api(server)
     told = health(api)
     assert (told["isolation"], told["journal_protected"]) == ("nested", True)
@@ -68,7 +67,7 @@ def test_a_sandbox_outlives_server_and_supervisor_and_leaves_nothing(server):
     for each in (sandbox, child):
         each.delete()
     ids = [sandbox.id, child.id]
-    wait_until(lambda: not leaks(server.data, ids, devices), 15, "an end without leaks")
+    wait_until(lambda: not leaks(server.data, ids), 15, "an end without leaks")
 
 
 def test_what_an_ordinary_user_cannot_give_is_refused_with_its_reason(server):

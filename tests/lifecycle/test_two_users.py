@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from leaks import leaks, network_devices
+from leaks import leaks
 from outlive_testing import processes
 from outlive_testing.api import Api, Failure, output
 from outlive_testing.server import Server, wait_until
@@ -25,7 +25,6 @@ def run(sandbox, line: str) -> str:
 
 
 def test_a_sandbox_of_its_own_user_outlives_server_and_supervisor(server):
-    devices = network_devices()
     api = Api(server)
     told = api.bare("GET", "/healthz")
     assert (told["isolation"], told["journal_protected"]) == ("two-uid", True)
@@ -63,7 +62,7 @@ def test_a_sandbox_of_its_own_user_outlives_server_and_supervisor(server):
     for each in (sandbox, other, child):
         each.delete()
     ids = [sandbox.id, other.id, child.id]
-    wait_until(lambda: not leaks(server.data, ids, devices), 15, "an end without leaks")
+    wait_until(lambda: not leaks(server.data, ids), 15, "an end without leaks")
 
 
 def test_what_needs_namespaces_is_refused(server):
