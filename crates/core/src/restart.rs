@@ -78,6 +78,17 @@ impl RestartWindow {
         self.exponent = self.exponent.saturating_add(1);
     }
 
+    /// The newest restart was scheduled and never came about: it doesn't count.
+    pub(crate) fn take_back(&mut self) {
+        if let Some(newest) = self.entries.last_mut() {
+            newest.count = newest.count.saturating_sub(1);
+            if newest.count == 0 {
+                self.entries.pop();
+            }
+        }
+        self.exponent = self.exponent.saturating_sub(1);
+    }
+
     /// The attempt that ended had stayed ready for long.
     pub(crate) fn reset_exponent(&mut self) {
         self.exponent = 0;

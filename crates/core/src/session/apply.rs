@@ -163,6 +163,10 @@ impl Session {
             }
             StartReason::DesiredStateRunning | StartReason::SpecUpdated => self.window.clear(),
             StartReason::RestartPolicy => self.restart_count += 1,
+            // The runtime went before the backoff was over.
+            StartReason::RuntimeRecovered if matches!(self.stage, Stage::Backoff { .. }) => {
+                self.window.take_back();
+            }
             StartReason::Created | StartReason::RuntimeRecovered => {}
         }
         self.rest(Stage::Starting(self.live_of_spec()));

@@ -87,6 +87,10 @@ impl Model {
         } else if self.is_too_old() {
             self.expire("max_lifetime", &mut told);
         } else {
+            if self.at_rest == "backoff" {
+                self.restarts.pop();
+                self.doublings = self.doublings.saturating_sub(1);
+            }
             self.begin("runtime_recovered", &mut told);
         }
         told

@@ -345,6 +345,38 @@ fn a_failed_start_is_tried_again_under_a_policy() {
     );
 }
 
+// Two pauses in a minute failed a session that was never restarted once.
+#[test]
+fn a_restart_that_a_release_cut_off_does_not_count() {
+    check(
+        "create policy=always max=2 initial=1000 longest=8000; started; exit 1; frozen; released; runtime 2; started; exit 1; frozen; released; runtime 3; started; exit 1; +1s; started; exit 1; runtime 4; started; exit 1; +2s; started; exit 1",
+        &expect![[r#"
+            create policy=always max=2 initial=1000 longest=8000 created, starting#1(created) → spawn#1 | starting
+            started        started#1, ready#1 | running
+            exit 1         exited#1(crashed), backoff(1000ms) | backoff
+            frozen         paused | paused
+            released       - | paused
+            runtime 2      starting#2(runtime_recovered) → spawn#2 | starting
+            started        started#2, ready#2 | running
+            exit 1         exited#2(crashed), backoff(1000ms) | backoff
+            frozen         paused | paused
+            released       - | paused
+            runtime 3      starting#3(runtime_recovered) → spawn#3 | starting
+            started        started#3, ready#3 | running
+            exit 1         exited#3(crashed), backoff(1000ms) | backoff
+            +1s            starting#4(restart_policy) → spawn#4 | starting
+            started        started#4, ready#4 | running
+            exit 1         exited#4(crashed), backoff(2000ms) | backoff
+            runtime 4      starting#5(runtime_recovered) → spawn#5 | starting
+            started        started#5, ready#5 | running
+            exit 1         exited#5(crashed), backoff(2000ms) | backoff
+            +2s            starting#6(restart_policy) → spawn#6 | starting
+            started        started#6, ready#6 | running
+            exit 1         exited#6(crashed), failed(restart_limit_exceeded) | failed
+        "#]],
+    );
+}
+
 #[test]
 fn a_start_by_hand_forgets_the_window() {
     check(
