@@ -20,14 +20,11 @@ class Sandbox:
     mark: bytes
     state: str = "running"
     generation: int = 1
-    # Its runtime died: nobody could write the ends of its sessions, which the next one does.
-    is_lost: bool = False
     sessions: list[Session] = dataclasses.field(default_factory=list)
 
     def replaced(self) -> None:
         """Its runtime is another one: every session was started once more."""
         self.state = "running"
-        self.is_lost = False
         self.generation += 1
         for session in self.sessions:
             session.attempts += 1
@@ -51,7 +48,6 @@ class Sandbox:
             self.replaced()
         elif self.state == "frozen":
             self.state = "released"
-            self.is_lost = True
 
     @property
     def status(self) -> str:
@@ -60,6 +56,4 @@ class Sandbox:
 
     @property
     def phase(self) -> str:
-        if self.is_lost:
-            return "paused"
         return {"running": "running", "frozen": "paused", "released": "suspended"}[self.state]

@@ -35,7 +35,24 @@ impl Session {
             self.generation = generation;
             // A new runtime is not frozen.
             self.frozen_at = None;
+            // Whoever was to be started by hand, and was not, comes to rest.
+            let is_wanted = self.spec.lifecycle.desired_state == DesiredState::Running;
+            if matches!(self.stage, Stage::Pending) && !is_wanted && self.owed.is_none() {
+                self.stage = Stage::Stopped;
+            }
         }
+    }
+
+    /// How it is shown once its runtime is gone, before the next one finds it: what stood still
+    /// waits for its recovery.
+    #[must_use]
+    pub fn without_runtime(&self) -> Self {
+        let mut shown = self.clone();
+        if shown.phase() == Phase::Paused {
+            shown.frozen_at = None;
+            shown.stage = Stage::Suspended;
+        }
+        shown
     }
 
     /// Makes an event part of the state. The only thing that changes a session.

@@ -17,14 +17,23 @@ use outlive_journal::{KIND_GAP, OpenError, Reader, Record, Recovered, recover};
 use super::tails::Tails;
 use crate::{runtime::Place, sessions::CallError};
 
+/// What became of the runtime that wrote the journals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writer {
+    /// It is there, and does not answer.
+    Away,
+    /// It is gone: what stood still in it will not go on.
+    Gone,
+}
+
 /// All sessions of a sandbox, ordered by creation, then id. One that can't be read is left out
 /// and logged: its damage must not hide the others.
-pub(crate) async fn list(place: &Place) -> Result<Vec<SessionView>, CallError> {
+pub(crate) async fn list(place: &Place, writer: Writer) -> Result<Vec<SessionView>, CallError> {
     let place = place.clone();
     blocking(move || {
         let mut found = Vec::new();
         for session in sessions(&place)? {
-            match read(&place, &session) {
+            match read(&place, &session, writer) {
                 Ok(known) => found.push(known),
                 Err(CallError::Rejected(Rejection::NotFound)) => {}
                 Err(error) => tracing::error!(%session, %error, "a journal can't be read"),
@@ -43,9 +52,13 @@ pub(crate) async fn count(place: &Place) -> Result<usize, CallError> {
 }
 
 /// One session of a sandbox.
-pub(crate) async fn view(place: &Place, session: &SessionId) -> Result<SessionView, CallError> {
+pub(crate) async fn view(
+    place: &Place,
+    session: &SessionId,
+    writer: Writer,
+) -> Result<SessionView, CallError> {
     let (place, session) = (place.clone(), session.clone());
-    blocking(move || read(&place, &session).map(|(_, view)| view)).await
+    blocking(move || read(&place, &session, writer).map(|(_, view)| view)).await
 }
 
 /// Moves the tails to where the files end: a runtime that left told nobody of its last events.
@@ -107,7 +120,11 @@ fn sessions(place: &Place) -> Result<Vec<SessionId>, CallError> {
     Ok(found)
 }
 
-fn read(place: &Place, id: &SessionId) -> Result<(Session, SessionView), CallError> {
+fn read(
+    place: &Place,
+    id: &SessionId,
+    writer: Writer,
+) -> Result<(Session, SessionView), CallError> {
     let dir = place.journal(id);
     let recovered = match recover(&dir) {
         Ok(recovered) => recovered,
@@ -117,7 +134,10 @@ fn read(place: &Place, id: &SessionId) -> Result<(Session, SessionView), CallErr
         }
         Err(error) => return Err(failed(&dir, &error)),
     };
-    let session = replay(id, &recovered).map_err(|error| failed(&dir, &error))?;
+    let mut session = replay(id, &recovered).map_err(|error| failed(&dir, &error))?;
+    if writer == Writer::Gone {
+        session = session.without_runtime();
+    }
     if session.is_deleted() {
         return Err(Rejection::NotFound.into());
     }

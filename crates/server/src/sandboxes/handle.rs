@@ -28,7 +28,7 @@ use crate::{
     agents::{
         agent::{Agent, NoAnswer},
         link::Lost,
-        offline,
+        offline::{self, Writer},
         tails::Tails,
     },
     clock,
@@ -324,6 +324,15 @@ impl Sandbox {
         }
     }
 
+    /// Who wrote the files that answer in its place.
+    fn writer(&self) -> Writer {
+        if self.snapshot.borrow().record.state.observed == Observed::Released {
+            Writer::Gone
+        } else {
+            Writer::Away
+        }
+    }
+
     async fn list_now(&self) -> Result<Vec<SessionView>, CallError> {
         match self.ask_live(Request::List).await {
             Some(Ok(Outcome::Sessions(views))) => Ok(views),
@@ -331,7 +340,7 @@ impl Sandbox {
             // So many sessions that they don't fit into one answer: one by one.
             Some(Err(CallError::Failed { .. })) => self.list_singly().await,
             Some(Err(error)) => Err(error),
-            None => offline::list(&self.place).await,
+            None => offline::list(&self.place, self.writer()).await,
         }
     }
 
@@ -353,7 +362,7 @@ impl Sandbox {
             Some(Ok(Outcome::Session(view))) => Ok(*view),
             Some(Ok(other)) => Err(unexpected(&other)),
             Some(Err(error)) => Err(error),
-            None => offline::view(&self.place, session).await,
+            None => offline::view(&self.place, session, self.writer()).await,
         }
     }
 
@@ -364,7 +373,7 @@ impl Sandbox {
             let is_open = |tail: &Tail| tail.latest > 0 || tail.life != Life::Present;
             let opened = timeout(AGENT_WAIT_MAX, tail.wait_for(is_open)).await;
             if opened.map(|opened| opened.map(drop)).is_err() {
-                let view = offline::view(&self.place, session).await?;
+                let view = offline::view(&self.place, session, self.writer()).await?;
                 self.tails.learn(session, view.earliest, view.latest);
             }
             return Ok(tail);

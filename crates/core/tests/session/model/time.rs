@@ -77,6 +77,9 @@ impl Model {
         }
         self.generation = generation;
         self.wake_up();
+        if self.at_rest == "pending" && !self.rules.desired {
+            self.at_rest = "stopped";
+        }
         if !active {
             return told;
         }

@@ -2,7 +2,9 @@
 
 use expect_test::expect;
 
-use crate::world::check;
+use outlive_core::session::Phase;
+
+use crate::world::{World, check};
 
 #[test]
 fn a_release_ends_the_attempt_and_the_next_runtime_starts_another() {
@@ -106,6 +108,42 @@ fn what_was_not_active_stays_as_it_is() {
             started        started#2, ready#2 | running
         "#]],
     );
+}
+
+#[test]
+fn what_was_never_to_be_started_is_stopped_in_the_next_runtime() {
+    check(
+        "create desired=stopped; released; runtime 2; start; started",
+        &expect![[r#"
+            create desired=stopped created | pending
+            released       - | pending
+            runtime 2      - | stopped
+            start          desired(running), starting#1(desired_state_running) → spawn#1 | starting
+            started        started#1, ready#1 | running
+        "#]],
+    );
+}
+
+// A session that waited for its restart was shown as `paused` as long as its sandbox was released.
+#[test]
+fn what_stood_still_when_its_runtime_went_is_shown_as_suspended() {
+    for (script, phase) in [
+        (
+            "create policy=always; started; exit 1; frozen; released",
+            Phase::Suspended,
+        ),
+        ("create; started; frozen", Phase::Suspended),
+        ("create; frozen", Phase::Suspended),
+        ("create; started; frozen; released", Phase::Suspended),
+        ("create; started; exit 0; frozen; released", Phase::Exited),
+        ("create desired=stopped; frozen; released", Phase::Pending),
+    ] {
+        let mut world = World::new();
+        for step in script.split("; ") {
+            world.step(step);
+        }
+        assert_eq!(world.session().without_runtime().phase(), phase, "{script}");
+    }
 }
 
 #[test]
