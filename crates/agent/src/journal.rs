@@ -79,6 +79,8 @@ struct Shared {
     state: Mutex<State>,
     /// Taken after `state` where both are.
     receipts: Mutex<Receipts>,
+    /// Where the newest delivered input is noted, once there was one.
+    delivered: Mutex<Option<std::fs::File>>,
     /// The group's sync was asked for and has not begun.
     is_sync_asked: AtomicBool,
     /// The disk was full when output came; the pump waits to be told to go on.

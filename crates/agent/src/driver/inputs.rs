@@ -117,20 +117,20 @@ impl<M: Machine> Driver<M> {
         }
         self.carry_out(decision).await?;
         match self.deliver(&data, eof) {
-            Ok(()) => Ok(Outcome::Written {
-                attempt,
-                duplicate: false,
-                applied_unknown: false,
-            }),
+            Ok(()) => {
+                self.note_delivered();
+                Ok(Outcome::Written {
+                    attempt,
+                    duplicate: false,
+                    applied_unknown: false,
+                })
+            }
             Err(error) => {
                 log::warn(format_args!(
                     "{}: input was not delivered: {error}",
                     self.id
                 ));
-                if self.unsettled_inputs.len() < UNSETTLED_INPUTS_MAX {
-                    self.unsettled_inputs.insert(input_id);
-                    self.note_unsettled_inputs();
-                }
+                self.doubt(input_id);
                 Ok(Outcome::Failed {
                     message: format!("the input was not delivered: {error}"),
                 })
@@ -143,6 +143,25 @@ impl<M: Machine> Driver<M> {
         if !self.unsettled_inputs.is_empty() {
             self.unsettled_inputs.clear();
             self.note_unsettled_inputs();
+        }
+    }
+
+    /// Whether this input arrived is not known.
+    fn doubt(&mut self, input_id: String) {
+        if self.unsettled_inputs.len() < UNSETTLED_INPUTS_MAX {
+            self.unsettled_inputs.insert(input_id);
+            self.note_unsettled_inputs();
+        }
+    }
+
+    /// Writes down that the input whose receipt is the newest event arrived, for a supervisor that
+    /// follows.
+    fn note_delivered(&self) {
+        if let Err(error) = self.journal.note_delivered(self.session.last_seq()) {
+            log::warn(format_args!(
+                "{}: another supervisor will take an input for unsure: {error}",
+                self.id
+            ));
         }
     }
 

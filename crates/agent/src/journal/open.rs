@@ -32,7 +32,7 @@ pub(crate) struct Opened {
     pub(crate) journal: SessionJournal,
     /// The session, unless its creation never got to the disk.
     pub(crate) session: Option<Session>,
-    /// The input whose receipt is the last thing a driver did: nobody can tell whether its bytes
+    /// The input whose receipt is the last thing a driver did, unless its bytes are known to have
     /// followed.
     pub(crate) newest_input: Option<String>,
     /// Something was lost.
@@ -138,6 +138,8 @@ impl SessionJournal {
         around.clock.raise_to(last);
         let newest_input = newest_input(&opened.records);
         let journal = Self::of(around, path, id, opened.appender)?;
+        let delivered = journal.delivered()?;
+        let newest_input = newest_input.and_then(|(seq, id)| (seq > delivered).then_some(id));
         {
             let mut state = journal.lock();
             let covered = journal.shared.receipts().covered_up_to();
@@ -214,6 +216,7 @@ impl SessionJournal {
             tail: around.tails.add(id.clone(), earliest, latest),
             around: around.clone(),
             state: Mutex::new(state),
+            delivered: Mutex::default(),
             is_sync_asked: AtomicBool::new(false),
             is_stalled: AtomicBool::new(false),
             is_matched: AtomicBool::new(false),
@@ -298,15 +301,15 @@ fn replay(id: &SessionId, generation: Generation, events: &[Event]) -> Option<Se
     Some(session)
 }
 
-/// The id of an accepted input that nothing but output follows.
-fn newest_input(records: &[Record]) -> Option<String> {
+/// Number and id of an accepted input that nothing but output follows.
+fn newest_input(records: &[Record]) -> Option<(u64, String)> {
     let newest = records
         .iter()
         .rev()
         .filter_map(event_of)
         .find(|event| !matches!(event.body, Body::Output { .. }))?;
     match newest.body {
-        Body::InputAccepted { input_id, .. } => Some(input_id),
+        Body::InputAccepted { input_id, .. } => Some((newest.seq, input_id)),
         _ => None,
     }
 }

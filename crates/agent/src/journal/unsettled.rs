@@ -1,16 +1,22 @@
-//! Which inputs of the attempt that runs are unsure: a small file beside the journal.
+//! Which inputs of the attempt that runs are unsure: two small files beside the journal.
 //!
-//! What a supervisor was doing when it was killed is told by the newest record. The file keeps
-//! that for the supervisors after the next. It is not synced: a power cut ends the attempt, and
-//! with it the question.
+//! ```text
+//!   receipt journalled ─► bytes to the child ─► `delivered`: the receipt's number
+//! ```
+//! What a supervisor was doing when it was killed is told by the newest record, unless `delivered`
+//! says that it was done. `unsettled` keeps what is unsure for the supervisors after the next. Neither
+//! is synced: a power cut ends the attempt, and with it the question.
 
-use std::{collections::BTreeSet, io, path::PathBuf};
+use std::{
+    collections::BTreeSet, fs::File, io, os::unix::fs::FileExt, path::PathBuf, sync::PoisonError,
+};
 
 use super::SessionJournal;
 use crate::log;
 
 const NAME: &str = "unsettled";
 const NAME_NEW: &str = "unsettled.new";
+const NAME_DELIVERED: &str = "delivered";
 
 impl SessionJournal {
     /// Those that were noted.
@@ -40,6 +46,33 @@ impl SessionJournal {
         let new = self.beside(NAME_NEW);
         std::fs::write(&new, bytes)?;
         Ok(rustix::fs::rename(&new, &path)?)
+    }
+
+    /// The input of this receipt, and those before it, got to the attempt or to its queue.
+    pub(crate) fn note_delivered(&self, seq: u64) -> io::Result<()> {
+        let note = &self.shared.delivered;
+        let mut note = note.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = match &mut *note {
+            Some(file) => file,
+            None => note.insert(
+                File::options()
+                    .create(true)
+                    .truncate(false)
+                    .write(true)
+                    .open(self.beside(NAME_DELIVERED))?,
+            ),
+        };
+        file.write_all_at(&seq.to_le_bytes(), 0)
+    }
+
+    /// The receipt of the newest input that is known to have got there.
+    pub(crate) fn delivered(&self) -> io::Result<u64> {
+        match std::fs::read(self.beside(NAME_DELIVERED)) {
+            // Of a note that was cut nothing is known.
+            Ok(bytes) => Ok(bytes.try_into().map_or(0, u64::from_le_bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error),
+        }
     }
 
     fn beside(&self, name: &str) -> PathBuf {
