@@ -134,3 +134,22 @@ def test_directories_nested_for_ever_hold_nobody_up(api):
     look.wait_exit()
     assert output(look.events()) == b"d\n"
     sandbox.delete()
+
+
+# It was shown as paused, its restarts counted though none came about, and the third pause failed it.
+def test_a_session_that_waits_for_its_restart_survives_every_pause(api):
+    sandbox = api.sandbox()
+    waiting = sandbox.session("false", lifecycle={"restart": {
+        "policy": "always", "max_restarts": 2, "window_seconds": 600,
+        "initial_backoff_ms": 60000, "max_backoff_ms": 60000}})
+    by_hand = sandbox.session("cat", lifecycle={"desired_state": "stopped"})
+    assert by_hand.get()["phase"] == "pending"
+    for number in range(1, 5):
+        assert waiting.wait_phase("backoff")["attempt"]["number"] == number
+        sandbox.pause()
+        assert waiting.get()["phase"] == "suspended"
+        assert {one["id"]: one["phase"] for one in sandbox.sessions()}[waiting.id] == "suspended"
+        sandbox.resume()
+        assert "attempt" not in by_hand.wait_phase("stopped")
+    assert waiting.wait_phase("backoff")["restart_count"] == 0
+    sandbox.delete()
