@@ -59,7 +59,9 @@ def one_round(mode, io, kills, dice):
     with Server() as server:
         sandbox = Api(server).sandbox()
         writer = sandbox.session(*command(rate), pty=io == "pty", event_retention=RETENTION)
-        echo = sandbox.sh("stty raw -echo 2>/dev/null; exec cat", pty=io == "pty")
+        echo = sandbox.sh("stty raw -echo 2>/dev/null; echo go; exec cat", pty=io == "pty")
+        # What is typed before would be echoed by the terminal, too.
+        echo.wait_output(b"go")
         followed = Check(newline)
         follower, typist = Follower(writer, followed.feed), Typist(echo)
         follower.start()
@@ -82,7 +84,7 @@ def one_round(mode, io, kills, dice):
         typist.finish()
         last = Typist.line(typist.acknowledged[-1])
         echo.wait_output(last.rstrip(b"\n"), 30)
-        typist.check(output(echo.events()))
+        typist.check(output(echo.events()).replace(b"\r\n", b"\n").removeprefix(b"go\n"))
         print(f"\n{mode} {io}: {kills} kills, {followed.bytes} bytes, {follower.seq} events, "
               f"{follower.connections} connections, {len(typist.acknowledged)} inputs "
               f"({len(typist.uncertain)} uncertain), sha256 {followed.digest.hexdigest()}")

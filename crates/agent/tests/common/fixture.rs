@@ -190,6 +190,8 @@ struct Live {
 
 /// The supervisor's face in these tests.
 pub fn main() -> anyhow::Result<()> {
+    // It waits for tests without looking at its keeper.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let inherited = Inheritance::take()?;
     let listener = listener(&inherited.keeper)?;
     let user = inherited.user()?;
