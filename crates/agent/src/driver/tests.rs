@@ -25,7 +25,7 @@ use crate::{
     clock::Clock,
     figures::Figures,
     journal::JournalSurroundings,
-    limits::LEFTOVERS_MAX,
+    limits::{LEFTOVERS_ALL_MAX, LEFTOVERS_MAX},
     machine::fake::{FakeMachine, Script},
     registry::Registry,
     reserve::Reserve,
@@ -283,6 +283,45 @@ fn a_session_leaves_no_more_trees_behind_than_it_may() {
         session_of(world.call(again()).await);
         world.wait_for(&id, Phase::Exited).await;
         assert!(world.machine.take_calls().contains(&"release 1".to_owned()));
+    });
+}
+
+#[test]
+fn all_sessions_together_leave_no_more_trees_behind_than_they_may() {
+    tell(async {
+        let world = World::new();
+        world.script(|it| {
+            it.lives = Duration::from_millis(1);
+            it.tree_lives = Duration::from_hours(1);
+        });
+        let mut ids = Vec::new();
+        for number in 0..LEFTOVERS_ALL_MAX {
+            if number % LEFTOVERS_MAX == 0 {
+                ids.push(world.create(raw()).await.id().clone());
+            } else {
+                let session = ids.last().unwrap().clone();
+                let replace = ReplaceCurrent::No;
+                session_of(world.call(Request::NewAttempt { session, replace }).await);
+            }
+            world.wait_for(ids.last().unwrap(), Phase::Exited).await;
+        }
+        let kills = || {
+            let calls = world.machine.take_calls();
+            calls.iter().filter(|it| it.starts_with("kill")).count()
+        };
+        assert_eq!(kills(), 0);
+        let one_more = world.create(raw()).await.id().clone();
+        world.wait_for(&one_more, Phase::Exited).await;
+        assert_eq!(kills(), 1);
+        // A session that is deleted makes room.
+        assert_eq!(
+            world.call(Request::Delete(ids.swap_remove(0))).await,
+            Outcome::Done
+        );
+        assert!(kills() > 0);
+        let another = world.create(raw()).await.id().clone();
+        world.wait_for(&another, Phase::Exited).await;
+        assert_eq!(kills(), 0);
     });
 }
 
