@@ -485,6 +485,26 @@ impl IsolationTier {
             ],
         }
     }
+
+    /// The tier of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Nested, Self::TwoUid, Self::None]
+            .into_iter()
+            .find(|tier| tier.name() == name)
+    }
+
+    /// Whether it keeps processes apart less than the other does.
+    pub const fn is_weaker_than(self, other: Self) -> bool {
+        self.strength() < other.strength()
+    }
+
+    const fn strength(self) -> u8 {
+        match self {
+            Self::Nested => 2,
+            Self::TwoUid => 1,
+            Self::None => 0,
+        }
+    }
 }
 
 /// Why nothing was launched.

@@ -238,6 +238,7 @@ impl Shelf {
                 restoring: None,
             }),
             slot: 7,
+            isolation: None,
             created_at: at,
             updated_at: at,
         };

@@ -12,14 +12,15 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use outlive_api::launch::Copied;
+use outlive_api::launch::{Copied, IsolationTier};
 use outlive_core::id::{Generation, SandboxId, SnapshotId};
 use outlive_testkit::fake_agent::FakeAgent;
 use tokio::{runtime::Handle, sync::watch};
 
 use super::{
     Capabilities, Disk, Places, Progress, Restore, RestoreError, Runtime, RuntimeError,
-    RuntimeFuture, Start, Whose,
+    RuntimeFuture, Start, Started, Whose,
+    tier::enough,
     usage::{Usage, usage},
 };
 use crate::agents::{keeper::Keeper, tests::FakeKeeper};
@@ -32,6 +33,10 @@ pub(crate) struct FakeHost {
     /// Where the fakes run: not the server's runtime, which dies with it.
     tasks: Handle,
     live: Mutex<HashMap<SandboxId, Live>>,
+    /// How far it keeps processes apart.
+    tier: Mutex<IsolationTier>,
+    /// What every newest start was told of that.
+    told: Mutex<HashMap<SandboxId, IsolationTier>>,
     starts: Mutex<Vec<(SandboxId, Generation)>>,
     /// So many starts fail from now on.
     failing: AtomicU32,
@@ -58,6 +63,8 @@ impl FakeHost {
             dir,
             tasks,
             live: Mutex::default(),
+            tier: Mutex::new(IsolationTier::Nested),
+            told: Mutex::default(),
             starts: Mutex::default(),
             failing: AtomicU32::new(0),
             copies_failing: AtomicU32::new(0),
@@ -190,11 +197,16 @@ impl FakeHost {
         self.failing.store(count, Ordering::SeqCst);
     }
 
+    /// From now on it keeps processes apart this far.
+    pub(crate) fn reach(&self, tier: IsolationTier) {
+        *self.tier.lock().unwrap() = tier;
+    }
+
     fn lives(&self) -> MutexGuard<'_, HashMap<SandboxId, Live>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(self: &Arc<Self>, start: &Start<'_>) -> Result<Keeper, RuntimeError> {
+    fn begin(self: &Arc<Self>, start: &Start<'_>) -> Result<Started, RuntimeError> {
         let failing = self
             .failing
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
@@ -203,6 +215,8 @@ impl FakeHost {
         if failing.is_ok() {
             return Err(RuntimeError::Limits("told to fail".to_owned()));
         }
+        let tier = *self.tier.lock().unwrap();
+        enough(start.made, tier)?;
         let place = self.places.of(start.sandbox);
         if !place.dir().is_dir() {
             return Err(RuntimeError::Limits("there is no disk".to_owned()));
@@ -210,6 +224,7 @@ impl FakeHost {
         let state = place.state();
         fs::create_dir_all(&state).unwrap();
         let id = start.sandbox.clone();
+        self.told.lock().unwrap().insert(id.clone(), tier);
         assert!(
             !self.lives().contains_key(&id),
             "two runtimes of one sandbox"
@@ -235,7 +250,10 @@ impl FakeHost {
                 host.lives().remove(&id);
             }
         });
-        Ok(Keeper::find(&state).unwrap().unwrap())
+        Ok(Started {
+            keeper: Keeper::find(&state).unwrap().unwrap(),
+            tier,
+        })
     }
 }
 
@@ -247,7 +265,7 @@ impl Runtime for FakeRuntime {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             runtime: "fake",
-            isolation: "none",
+            isolation: self.0.tier.lock().unwrap().name(),
             journal_protected: false,
             disk_limit: Some("checked"),
             off: Vec::new(),
@@ -259,7 +277,11 @@ impl Runtime for FakeRuntime {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Keeper> {
+    fn told(&self, sandbox: &SandboxId) -> Result<Option<IsolationTier>, RuntimeError> {
+        Ok(self.0.told.lock().unwrap().get(sandbox).copied())
+    }
+
+    fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Started> {
         Box::pin(async move { self.0.begin(&start) })
     }
 

@@ -35,12 +35,13 @@ use tokio::time::sleep;
 
 use self::{
     program::{Program, launcher_failed, launcher_works, locked_log, open_log, passing_log, tell},
-    told::{Plan, egress, encoded, launch_config, path_text, user},
+    told::{Plan, egress, encoded, launch_config, newest, path_text, user},
 };
 use super::{
     Capabilities, Disk, Place, Places, Progress, Restore, RestoreError, Runtime, RuntimeError,
-    RuntimeFuture, Start, Whose,
+    RuntimeFuture, Start, Started, Whose,
     host::{Host, admit_user},
+    tier::{Otherwise, backend, enough, reached_by, weaker},
     usage::{Usage, usage},
 };
 use crate::{
@@ -138,24 +139,29 @@ impl LauncherRuntime {
         }
     }
 
-    async fn begin(&self, start: Start<'_>) -> Result<Keeper, RuntimeError> {
-        let kind = self.kind();
-        match self.launch(&start, kind).await {
-            Err(RuntimeError::Launch(failure))
-                if failure.unsupported
-                    && kind == RuntimeKind::Namespace
-                    && self.choice == RuntimeChoice::Auto =>
-            {
+    async fn begin(&self, start: Start<'_>) -> Result<Started, RuntimeError> {
+        let usual = self.kind();
+        let (kind, otherwise) = backend(self.choice, usual, self.able.next_best(), start.made)?;
+        match (self.launch(&start, kind).await, otherwise) {
+            (Err(RuntimeError::Launch(failure)), Otherwise::FallBack) if failure.unsupported => {
                 self.fell_back.store(true, Ordering::Relaxed);
                 let kind = self.able.next_best();
                 tracing::warn!(%failure, "{}", warning(kind));
                 self.launch(&start, kind).await
             }
-            other => other,
+            (Err(RuntimeError::Launch(failure)), Otherwise::Fail)
+                if failure.unsupported || kind != usual =>
+            {
+                Err(match start.made {
+                    Some(made) => weaker(made, failure.to_string()),
+                    None => failure.into(),
+                })
+            }
+            (launched, _) => launched,
         }
     }
 
-    async fn launch(&self, start: &Start<'_>, kind: RuntimeKind) -> Result<Keeper, RuntimeError> {
+    async fn launch(&self, start: &Start<'_>, kind: RuntimeKind) -> Result<Started, RuntimeError> {
         let place = self.places.of(start.sandbox);
         // Held until the keeper lives, which then says by itself that it uses the layer.
         let (image, _layer) = self.image(start, kind).await?;
@@ -186,15 +192,20 @@ impl LauncherRuntime {
                 ));
             }
         };
+        // What an error leaves is ended by whoever asked for the start.
+        let tier = launched.isolation.tier;
+        enough(start.made, tier)?;
         let state = place.state();
         let keeper = Keeper::find(&state)
             .map_err(file("looking for the keeper of", &state))?
             .ok_or_else(|| launcher_failed("its keeper is gone again", log))?;
-        *self
-            .isolation
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(launched.isolation);
-        Ok(keeper)
+        if kind == self.kind() {
+            *self
+                .isolation
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(launched.isolation);
+        }
+        Ok(Started { keeper, tier })
     }
 
     /// What the root is made of, and the layer of the image `host` while a launch counts on it.
@@ -312,11 +323,8 @@ impl LauncherRuntime {
     ) -> Result<(), RuntimeError> {
         let place = self.places.of(sandbox);
         let kept = place.launch_config();
-        let message = fs::read(&kept).map_err(file("reading", &kept))?;
-        let unreadable = |error: minicbor::decode::Error| RuntimeError::Launcher {
-            message: format!("{}: {error}", kept.display()),
-        };
-        let mut launched: LaunchConfig = minicbor::decode(&message).map_err(unreadable)?;
+        let mut launched = newest(&place)?
+            .ok_or_else(|| file("reading", &kept)(io::Error::from(io::ErrorKind::NotFound)))?;
         let Some(way_out) = &mut launched.way_out else {
             return Ok(()); // It runs with another network; the next generation has this one.
         };
@@ -357,11 +365,7 @@ impl Runtime for LauncherRuntime {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         let kind = self.kind();
-        let tier = match kind {
-            RuntimeKind::Namespace => IsolationTier::Nested,
-            RuntimeKind::Process => IsolationTier::None,
-            RuntimeKind::TwoUid => IsolationTier::TwoUid,
-        };
+        let tier = reached_by(kind);
         let disk_limit = match kind {
             RuntimeKind::Namespace => Some("checked"),
             RuntimeKind::Process | RuntimeKind::TwoUid => None,
@@ -401,8 +405,12 @@ impl Runtime for LauncherRuntime {
         }
     }
 
-    fn network(&self, config: &SandboxConfig) -> NetworkMode {
-        self.network_of(self.kind(), config)
+    fn network(&self, config: &SandboxConfig, made: Option<IsolationTier>) -> NetworkMode {
+        let kind = match backend(self.choice, self.kind(), self.able.next_best(), made) {
+            Ok((kind, _)) => kind,
+            Err(_refused) => RuntimeKind::Namespace, // It has what it had.
+        };
+        self.network_of(kind, config)
     }
 
     fn reach<'a>(
@@ -424,7 +432,12 @@ impl Runtime for LauncherRuntime {
         })
     }
 
-    fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Keeper> {
+    fn told(&self, sandbox: &SandboxId) -> Result<Option<IsolationTier>, RuntimeError> {
+        let told = newest(&self.places.of(sandbox))?;
+        Ok(told.map(|config| reached_by(config.runtime)))
+    }
+
+    fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Started> {
         Box::pin(async move {
             let started = self.begin(start).await;
             self.sweep_layers().await;

@@ -9,12 +9,16 @@ pub(crate) mod fake;
 mod host;
 mod launcher;
 mod place;
+mod tier;
 mod usage;
 
 use std::{fmt, path::PathBuf};
 
 use futures_util::future::BoxFuture;
-use outlive_api::{launch::Copied, network::NetworkMode};
+use outlive_api::{
+    launch::{Copied, IsolationTier},
+    network::NetworkMode,
+};
 use outlive_core::id::{Generation, SandboxId, SnapshotId};
 use tokio::sync::watch;
 
@@ -22,6 +26,7 @@ pub use self::launcher::RuntimeChoice;
 pub(crate) use self::{
     launcher::LauncherRuntime,
     place::{Place, Places},
+    tier::backend_of,
     usage::Usage,
 };
 use crate::{agents::keeper::Keeper, images::LayerError, sandboxes::config::SandboxConfig};
@@ -54,6 +59,18 @@ pub(crate) enum RuntimeError {
     /// A disk could not be copied.
     #[error("the disk could not be copied: {0}")]
     Copy(outlive_api::launch::LaunchFailure),
+    /// Its processes would be kept apart less than before.
+    #[error(
+        "the sandbox was made with isolation {made}, and this server can't give it as much: {why}; \
+         its files and sessions are untouched: start the server where that isolation can be had \
+         (`outlive doctor` tells), or delete the sandbox"
+    )]
+    Weaker {
+        /// What it had.
+        made: &'static str,
+        /// Why it can't be had.
+        why: String,
+    },
     /// A limit that can't be enforced here is refused, not ignored.
     #[error("{0}")]
     Limits(String),
@@ -85,6 +102,17 @@ pub(crate) struct Start<'a> {
     pub(crate) config: &'a SandboxConfig,
     /// Its range of host ids.
     pub(crate) slot: u16,
+    /// How far its processes were kept apart before; never less from now on.
+    pub(crate) made: Option<IsolationTier>,
+}
+
+/// What a start came to.
+#[derive(Debug)]
+pub(crate) struct Started {
+    /// Its keeper.
+    pub(crate) keeper: Keeper,
+    /// How far its processes are kept apart.
+    pub(crate) tier: IsolationTier,
 }
 
 /// What has a disk.
@@ -146,8 +174,8 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// The network that a sandbox with this configuration has when it starts.
-    fn network(&self, _config: &SandboxConfig) -> NetworkMode {
+    /// The network that a sandbox with this configuration and this history has when it starts.
+    fn network(&self, _config: &SandboxConfig, _made: Option<IsolationTier>) -> NetworkMode {
         NetworkMode::None
     }
 
@@ -163,8 +191,12 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
     /// Makes the place of a disk, if it isn't there.
     fn provision<'a>(&'a self, whose: Whose<'a>) -> RuntimeFuture<'a, ()>;
 
+    /// How far the newest start of this sandbox was meant to keep its processes apart; nothing
+    /// when there was none.
+    fn told(&self, sandbox: &SandboxId) -> Result<Option<IsolationTier>, RuntimeError>;
+
     /// Starts a generation; returns once its supervisor's socket accepts.
-    fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Keeper>;
+    fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Started>;
 
     /// The keeper that runs for this sandbox, if one does. Waits for a start that an earlier
     /// server began and that is still going on.

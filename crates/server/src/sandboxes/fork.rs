@@ -28,7 +28,7 @@ use crate::{
 };
 
 impl Engine {
-    /// Makes a released sandbox with the source's files and settings. Its deadlines are those of
+    /// Makes a released sandbox with the source's files and settings, kept apart no less. Its deadlines are those of
     /// `change` only. Never wakes the source.
     pub(crate) async fn fork(
         &self,
@@ -79,6 +79,7 @@ impl Engine {
                 owner: parent.owner.clone(),
                 template: parent.template.clone(),
                 config,
+                isolation: parent.isolation,
             })
             .await?;
         let to = CopyTo {

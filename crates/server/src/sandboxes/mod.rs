@@ -24,7 +24,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use outlive_api::{network::NetworkMode, sandbox::Disk};
+use outlive_api::{launch::IsolationTier, network::NetworkMode, sandbox::Disk};
 use outlive_core::{id::SandboxId, sandbox::Sandbox as State};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -80,6 +80,8 @@ pub(crate) struct NewSandbox {
     pub(crate) owner: Owner,
     pub(crate) template: String,
     pub(crate) config: SandboxConfig,
+    /// The least that its processes are kept apart; nothing for what this server has.
+    pub(crate) isolation: Option<IsolationTier>,
 }
 
 impl Engine {
@@ -115,7 +117,8 @@ impl Engine {
         let records = self.shared.store.all_sandboxes().await?;
         let mut snapshots = self.shared.store.all_snapshots().await?;
         let count = records.len();
-        for record in records {
+        for mut record in records {
+            record.isolation = self.isolation_of(&record);
             self.adopt(record, None);
         }
         snapshots.retain(|snapshot| snapshot.state != SnapshotState::Ready);
@@ -123,6 +126,18 @@ impl Engine {
         self.shared.tidying.spawn(tidying);
         self.shared.tasks.spawn(self.clone().expire_snapshots());
         Ok(count)
+    }
+
+    /// How far its processes were kept apart. A server that was killed at its first start, or was
+    /// older than this question, stored nothing: what the launch was told says it.
+    fn isolation_of(&self, record: &SandboxRecord) -> Option<IsolationTier> {
+        if record.isolation.is_some() {
+            return record.isolation;
+        }
+        self.shared.runtime.told(&record.id).unwrap_or_else(|error| {
+            tracing::error!(sandbox = %record.id, %error, "how far a sandbox was kept apart can't be read; it is started with the strongest isolation or not at all");
+            Some(IsolationTier::Nested)
+        })
     }
 
     /// Makes a sandbox; returns once its supervisor answers.
@@ -148,8 +163,12 @@ impl Engine {
     }
 
     /// The network that a sandbox has, or would have.
-    pub(crate) fn network(&self, config: &SandboxConfig) -> NetworkMode {
-        self.shared.runtime.network(config)
+    pub(crate) fn network(
+        &self,
+        config: &SandboxConfig,
+        made: Option<IsolationTier>,
+    ) -> NetworkMode {
+        self.shared.runtime.network(config, made)
     }
 
     /// Has a sandbox that runs reach what its newest configuration says.
@@ -174,6 +193,7 @@ impl Engine {
             template: new.template,
             state,
             slot: 0,
+            isolation: new.isolation,
             created_at: now,
             updated_at: now,
             config: new.config,

@@ -40,6 +40,7 @@ use crate::{
         reply::{Data, Failure, session_error},
     },
     limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX},
+    runtime::backend_of,
     sessions::{CallError, Caller},
     store::{Owner, SandboxFilter, SandboxRecord, SnapshotRecord},
 };
@@ -160,6 +161,7 @@ pub(crate) async fn checked(
         owner: owner(caller)?,
         template,
         config,
+        isolation: None,
     })
 }
 
@@ -306,13 +308,13 @@ async fn change_network(
 
 /// In the words of the vendor's clients, who send back what they were shown: nothing else is in it.
 fn network_of(engine: &Engine, record: &SandboxRecord) -> NetworkPolicy {
-    let connected = engine.network(&record.config);
+    let connected = engine.network(&record.config, record.isolation);
     network::policy_of(record.config.network.as_ref(), connected)
 }
 
 /// The network in our words, with the mode that holds.
 fn shown_network(engine: &Engine, record: &SandboxRecord) -> Network {
-    let mode = engine.network(&record.config);
+    let mode = engine.network(&record.config, record.isolation);
     let asked = record.config.network.clone().unwrap_or_default();
     Network {
         mode: Some(mode),
@@ -532,9 +534,22 @@ fn summary(record: &SandboxRecord) -> SandboxSummary {
     }
 }
 
+/// What it had when it ran last, and has at least when it runs again.
+fn runtime_of(engine: &Engine, record: &SandboxRecord) -> RuntimeInfo {
+    let (kind, isolation) = if let Some(tier) = record.isolation {
+        (backend_of(tier), tier.name())
+    } else {
+        let usual = engine.capabilities();
+        (usual.runtime, usual.isolation)
+    };
+    RuntimeInfo {
+        kind: kind.to_owned(),
+        isolation: isolation.to_owned(),
+    }
+}
+
 fn full(engine: &Engine, record: &SandboxRecord) -> SandboxAnswer {
     let runtime_id = runtime_id(record);
-    let capabilities = engine.capabilities();
     SandboxAnswer {
         summary: summary(record),
         team_id: record.owner.to_string(),
@@ -546,9 +561,6 @@ fn full(engine: &Engine, record: &SandboxRecord) -> SandboxAnswer {
         network: Some(shown_network(engine, record)),
         image: Some(image_of(record)),
         disk: engine.disk(record),
-        runtime: Some(RuntimeInfo {
-            kind: capabilities.runtime.to_owned(),
-            isolation: capabilities.isolation.to_owned(),
-        }),
+        runtime: Some(runtime_of(engine, record)),
     }
 }

@@ -3,6 +3,7 @@
 //! A server is a tokio runtime of its own here: killing it drops every task where it stands. The
 //! host, the store's file and the fakes stay.
 
+mod isolation;
 mod snapshots;
 
 use std::{
@@ -15,7 +16,10 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use outlive_api::{agent::Request, launch::Copied};
+use outlive_api::{
+    agent::Request,
+    launch::{Copied, IsolationTier},
+};
 use outlive_core::{
     id::{Generation, SandboxId, SessionId, SnapshotId},
     sandbox::{Desired, Observed, ReleaseWhy},
@@ -37,7 +41,7 @@ use crate::{
     config::TenantLimits,
     runtime::{
         Capabilities, Disk, Progress, Restore, RestoreError, Runtime, RuntimeError, RuntimeFuture,
-        Start, Usage, Whose,
+        Start, Started, Usage, Whose,
         fake::{FakeHost, FakeRuntime},
     },
     sessions::{CallError, SandboxHandle},
@@ -255,7 +259,11 @@ impl Runtime for Fragile<FakeRuntime> {
         })
     }
 
-    fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Keeper> {
+    fn told(&self, sandbox: &SandboxId) -> Result<Option<IsolationTier>, RuntimeError> {
+        self.inner.told(sandbox)
+    }
+
+    fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Started> {
         Box::pin(async move {
             self.crash.step().await;
             let started = self.inner.start(start).await;
@@ -484,6 +492,7 @@ fn new_sandbox() -> NewSandbox {
             env_vars: BTreeMap::from([("A".to_owned(), "1".to_owned())]),
             ..SandboxConfig::default()
         },
+        isolation: None,
     }
 }
 

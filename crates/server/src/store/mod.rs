@@ -17,7 +17,7 @@ mod suite;
 use std::fmt;
 
 use futures_util::future::BoxFuture;
-use outlive_api::keys::Role;
+use outlive_api::{keys::Role, launch::IsolationTier};
 use outlive_core::{
     id::SandboxId,
     sandbox::{Observed, Sandbox},
@@ -108,6 +108,8 @@ pub(crate) struct SandboxRecord {
     pub(crate) state: Sandbox,
     /// Names its range of host ids; no two sandboxes share one.
     pub(crate) slot: u16,
+    /// How far its processes were kept apart: never less. Nothing before its first start.
+    pub(crate) isolation: Option<IsolationTier>,
     pub(crate) created_at: Timestamp,
     pub(crate) updated_at: Timestamp,
 }

@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use outlive_api::launch::IsolationTier;
 use outlive_core::{
     id::{Generation, SandboxId, SnapshotId},
     sandbox::{Desired, Hold, Observed, ReleaseWhy, Sandbox, Stored},
@@ -43,7 +44,7 @@ const CONNECTIONS_MAX: u32 = 4;
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 
 const SANDBOX_COLUMNS: &str = "id, owner, template, config, desired, observed, why, generation, \
-     slot, created_at, updated_at, claimed_at, expires_at, hard_expires_at, holds, restoring";
+     slot, created_at, updated_at, claimed_at, expires_at, hard_expires_at, holds, restoring, isolation";
 
 /// See the module.
 #[derive(Debug)]
@@ -129,8 +130,8 @@ impl SqliteStore {
         let done = sqlx::query(
             "INSERT INTO sandboxes (id, owner, template, config, desired, observed, why, \
              generation, slot, created_at, updated_at, claimed_at, expires_at, hard_expires_at, \
-             holds) \
-             SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? \
+             holds, isolation) \
+             SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? \
              WHERE (SELECT count(*) FROM sandboxes WHERE owner = ?) < ?",
         )
         .bind(record.id.as_str())
@@ -148,6 +149,7 @@ impl SqliteStore {
         .bind(record.state.expires_at.map(Timestamp::unix_nanos))
         .bind(record.state.hard_expires_at.map(Timestamp::unix_nanos))
         .bind(holds_text(&record.state.holds)?)
+        .bind(record.isolation.map(IsolationTier::name))
         .bind(record.owner.as_str())
         .bind(i64::from(owned_max))
         .execute(&self.sandboxes)
@@ -173,7 +175,7 @@ impl SqliteStore {
         sqlx::query(
             "UPDATE sandboxes SET config = ?, desired = ?, observed = ?, why = ?, generation = ?, \
              updated_at = ?, claimed_at = ?, expires_at = ?, hard_expires_at = ?, holds = ?, \
-             restoring = ? \
+             restoring = ?, isolation = ? \
              WHERE id = ?",
         )
         .bind(record.config.to_text()?)
@@ -187,6 +189,7 @@ impl SqliteStore {
         .bind(record.state.hard_expires_at.map(Timestamp::unix_nanos))
         .bind(holds_text(&record.state.holds)?)
         .bind(record.state.restoring.as_ref().map(SnapshotId::as_str))
+        .bind(record.isolation.map(IsolationTier::name))
         .bind(record.id.as_str())
         .execute(&self.sandboxes)
         .await?;
@@ -378,6 +381,7 @@ fn sandbox(row: &SqliteRow) -> Result<SandboxRecord, StoreError> {
             .map(Timestamp::from_unix_nanos)
     };
     let slot: i64 = row.try_get("slot")?;
+    let isolation: Option<String> = row.try_get("isolation")?;
     Ok(SandboxRecord {
         id: SandboxId::parse(&id).map_err(|_| bad("id"))?,
         owner: Owner::parse(&text("owner")?).ok_or_else(|| bad("owner"))?,
@@ -386,6 +390,9 @@ fn sandbox(row: &SqliteRow) -> Result<SandboxRecord, StoreError> {
             .map_err(|_| bad("config"))?,
         state: state(&id, row)?,
         slot: u16::try_from(slot).map_err(|_| bad("slot"))?,
+        isolation: isolation
+            .map(|name| IsolationTier::from_name(&name).ok_or_else(|| bad("isolation")))
+            .transpose()?,
         created_at: moment("created_at")?,
         updated_at: moment("updated_at")?,
     })

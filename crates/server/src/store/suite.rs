@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use outlive_api::keys::Role;
+use outlive_api::{keys::Role, launch::IsolationTier};
 use outlive_core::{
     id::{Generation, SandboxId, SnapshotId},
     sandbox::{Desired, Hold, Observed, ReleaseWhy, Sandbox, Stored},
@@ -52,6 +52,7 @@ fn record(id: u64, owner: &str, created: i64) -> SandboxRecord {
             restoring: None,
         }),
         slot: u16::try_from(id).unwrap(),
+        isolation: None,
         created_at: at,
         updated_at: at,
     }
@@ -87,6 +88,7 @@ async fn sandboxes_are_what_was_written<S: Store, F: Future<Output = S>>(open: i
         expires_at: Timestamp::from_unix_nanos(4),
     }];
     one.state.restoring = Some(SnapshotId::from_bits(8));
+    one.isolation = Some(IsolationTier::TwoUid);
     one.config.auto_resume = false;
     store.update_sandbox(&one).await.unwrap();
     drop(store);

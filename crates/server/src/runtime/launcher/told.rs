@@ -1,6 +1,6 @@
 //! What the launcher is told, made of what a sandbox was asked to be.
 
-use std::path::Path;
+use std::{fs, io, path::Path};
 
 use outlive_api::{
     launch::{
@@ -31,6 +31,20 @@ pub(super) struct Plan<'a> {
     /// Addresses of this server's sandboxes.
     pub(super) pool: Cidr,
     pub(super) place: &'a Place,
+}
+
+/// What the newest launch of this sandbox was told; nothing when there was none.
+pub(super) fn newest(place: &Place) -> Result<Option<LaunchConfig>, RuntimeError> {
+    let kept = place.launch_config();
+    let message = match fs::read(&kept) {
+        Ok(message) => message,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(super::file("reading", &kept)(error)),
+    };
+    let config = minicbor::decode(&message).map_err(|error| RuntimeError::Launcher {
+        message: format!("{}: {error}", kept.display()),
+    })?;
+    Ok(Some(config))
 }
 
 /// What the launcher is told of it.

@@ -123,7 +123,7 @@ impl Task {
         let whose = Whose::Sandbox(&self.record.id);
         let provisioned = self.shared.runtime.provision(whose).await;
         provisioned.map_err(|error| failed(&error))?;
-        let keeper = self
+        let started = self
             .shared
             .runtime
             .start(Start {
@@ -131,10 +131,13 @@ impl Task {
                 generation: self.record.state.generation,
                 config: &self.record.config,
                 slot: self.record.slot,
+                made: self.record.isolation,
             })
             .await
             .map_err(|error| resume_failed(&error))?;
-        let agent = self.link(keeper);
+        // Written with the news that it started.
+        self.record.isolation = Some(started.tier);
+        let agent = self.link(started.keeper);
         self.agent = Some(Arc::clone(&agent));
         agent
             .welcome(AGENT_START_MAX)
