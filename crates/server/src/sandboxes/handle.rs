@@ -203,6 +203,18 @@ impl Sandbox {
         }
     }
 
+    /// What fails because the sandbox was deleted under it, fails for that reason: everything that
+    /// it did or did not do is gone.
+    async fn unless_deleted<T>(
+        &self,
+        work: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, CallError> {
+        match work.await {
+            Err(_) if self.record().state.desired == Desired::Deleted => Err(CallError::NoSandbox),
+            answer => answer,
+        }
+    }
+
     /// The runtime that answers; wakes the sandbox where that is allowed.
     async fn awake(&self) -> Result<Arc<Agent>, CallError> {
         for _ in 0..WAKES_MAX {
@@ -461,7 +473,7 @@ impl SandboxHandle for Sandbox {
     }
 
     fn call(&self, request: Request) -> Answer<'_, Outcome> {
-        Box::pin(self.call_now(request))
+        Box::pin(self.unless_deleted(self.call_now(request)))
     }
 
     fn attach(&self, session: &SessionId) -> Awake {
@@ -469,19 +481,19 @@ impl SandboxHandle for Sandbox {
     }
 
     fn wake(&self) -> Answer<'_, ()> {
-        Box::pin(async move { self.awake().await.map(drop) })
+        Box::pin(self.unless_deleted(async move { self.awake().await.map(drop) }))
     }
 
     fn list(&self) -> Answer<'_, Vec<SessionView>> {
-        Box::pin(self.list_now())
+        Box::pin(self.unless_deleted(self.list_now()))
     }
 
     fn view<'a>(&'a self, session: &'a SessionId) -> Answer<'a, SessionView> {
-        Box::pin(self.view_now(session))
+        Box::pin(self.unless_deleted(self.view_now(session)))
     }
 
     fn tail<'a>(&'a self, session: &'a SessionId) -> Answer<'a, watch::Receiver<Tail>> {
-        Box::pin(self.tail_now(session))
+        Box::pin(self.unless_deleted(self.tail_now(session)))
     }
 
     fn journal<'a>(&'a self, session: &'a SessionId) -> Answer<'a, PathBuf> {

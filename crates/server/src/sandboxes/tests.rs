@@ -1062,3 +1062,29 @@ fn a_tenant_has_as_many_as_it_may_and_sees_its_own_only() {
     });
     server.kill();
 }
+
+// A session that was created in the moment of the deletion met a runtime that was gone, and its
+// client read "try again" for ever.
+#[test]
+fn calls_that_meet_a_deletion_are_told_that_there_is_no_sandbox() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        for round in 0..20 {
+            let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+            let calls = (0..8).map(|_| sandbox.call(create()));
+            let lists = (0..8).map(|_| sandbox.list());
+            let (created, listed, deleted) = tokio::join!(
+                futures_util::future::join_all(calls),
+                futures_util::future::join_all(lists),
+                sandbox.delete(),
+            );
+            deleted.unwrap();
+            let failed = created.into_iter().filter_map(Result::err);
+            for error in failed.chain(listed.into_iter().filter_map(Result::err)) {
+                assert_eq!(error, CallError::NoSandbox, "round {round}");
+            }
+        }
+    });
+    server.kill();
+}
