@@ -11,14 +11,14 @@
 //! misses nothing; an interpreter from now on. `?after=` goes on behind an event. The connection
 //! ends with the process; closing it never ends the process or its input.
 
-use std::{pin::pin, sync::Arc};
+use std::pin::pin;
 
 use axum::{extract::Request as HttpRequest, response::Response};
 use bytes::{Bytes, BytesMut};
 use outlive_api::{
     agent::Request,
     context::{ContextClientMessage, ContextServerMessage},
-    error::{Action, ApiError, ErrorCode, ErrorEnvelope},
+    error::{Action, ApiError, ErrorEnvelope},
     limits::{INPUT_BYTES_MAX, REQUEST_ID_CHARS_MAX},
     session::{ResizeRequest, SignalRequest},
 };
@@ -27,9 +27,9 @@ use outlive_core::{
     session::{EofMode, Phase, Session},
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
-    time::{Instant, Interval, sleep, timeout},
+    io::{AsyncRead, AsyncWrite},
+    sync::mpsc,
+    time::{Interval, sleep, timeout},
 };
 
 use super::{
@@ -39,8 +39,10 @@ use super::{
         cursor,
         ws::{
             self, Talk,
-            frame::{Close, Message, Opcode, Reader, append_frame},
+            frame::{Close, Opcode, append_frame},
             handshake,
+            order::Marks,
+            reading::{Asked, Closing, Ear, Peer, Reading, Requests},
             writer::{WriteError, Writer},
         },
     },
@@ -50,10 +52,7 @@ use super::{
 };
 use crate::{
     http::{extract::Query, reply::Failure},
-    limits::{
-        CLOSE_WAIT_MAX, FIRST_FRAME_DELAY, MESSAGE_BYTES_MAX, PONG_MAX, WS_COMMANDS_MAX,
-        WS_END_MAX, WS_REQUEST_BYTES_MAX, WS_REQUESTS_MAX,
-    },
+    limits::{CLOSE_WAIT_MAX, FIRST_FRAME_DELAY, WS_COMMANDS_MAX, WS_END_MAX},
 };
 
 /// Attaches to the context: the server sends `ContextServerMessage`s, the client
@@ -138,37 +137,31 @@ enum Command {
     Expect { request_id: String, lines: usize },
 }
 
-type Asked = (BytesMut, OwnedSemaphorePermit);
-
 impl Talk for Attached {
     async fn run<R, W>(self, reader: R, writer: W, early: Bytes)
     where
         R: AsyncRead + Unpin + Send,
         W: AsyncWrite + Unpin + Send,
     {
+        let (peer, marks) = (Peer::new(), Marks::default());
         let (commands, commands_in) = mpsc::channel(WS_COMMANDS_MAX);
-        let (requests, requests_in) = mpsc::channel(WS_REQUESTS_MAX);
-        let (closing, closing_in) = watch::channel(None);
-        let (heard, heard_in) = watch::channel(Instant::now());
-        let reading = Reading {
-            socket: reader,
-            commands: commands.clone(),
-            requests: Some(requests),
-            budget: Arc::new(Semaphore::new(WS_REQUEST_BYTES_MAX)),
-            closing,
-            heard,
+        let ear = Ear {
+            request: Ok,
+            frame: Command::Frames,
         };
+        let (reading, requests, closing) =
+            Reading::new(reader, &peer, &marks, commands.clone(), ear);
         let writing = Writing {
             socket: Writer::new(writer),
             watch: self.watch,
             show: self.show,
             commands: commands_in,
-            closing: closing_in,
-            heard: heard_in,
+            closing,
+            peer: &peer,
             pings: ws::pings(),
         };
         let mut reading = pin!(reading.run(early));
-        let mut working = pin!(work(&self.at, requests_in, commands));
+        let mut working = pin!(work(&self.at, &marks, requests, commands));
         let mut writing = Box::pin(writing.run());
         let (mut read, mut worked) = (false, false);
         loop {
@@ -198,127 +191,49 @@ impl Talk for Attached {
     }
 }
 
-/// The reading side: ends when the peer is gone.
-struct Reading<R> {
-    socket: R,
-    commands: mpsc::Sender<Command>,
-    /// Nothing more is taken once the connection is closing.
-    requests: Option<mpsc::Sender<Asked>>,
-    budget: Arc<Semaphore>,
-    closing: watch::Sender<Option<Close>>,
-    heard: watch::Sender<Instant>,
-}
-
-impl<R: AsyncRead + Unpin> Reading<R> {
-    async fn run(mut self, early: Bytes) {
-        let mut buffer = BytesMut::from(early);
-        let mut frames = Reader::new(MESSAGE_BYTES_MAX);
-        loop {
-            while self.requests.is_some() {
-                match frames.next(&mut buffer) {
-                    Ok(Some(message)) => self.take(message).await,
-                    Ok(None) => break,
-                    Err(close) => self.close(close),
-                }
-            }
-            if self.requests.is_none() {
-                buffer.clear();
-            }
-            buffer.reserve(8 * 1024);
-            match self.socket.read_buf(&mut buffer).await {
-                Ok(0) | Err(_) => return,
-                Ok(_) => {
-                    self.heard.send_replace(Instant::now());
-                }
-            }
-        }
-    }
-
-    async fn take(&mut self, message: Message) {
-        match message {
-            Message::Pong => {}
-            Message::Ping(payload) => {
-                let mut frame = Vec::new();
-                append_frame(Opcode::Pong, &payload, &mut frame);
-                self.send(frame).await;
-            }
-            Message::Close => self.close(Close::new(Close::NORMAL, "")),
-            Message::Data(data) => {
-                let Some(requests) = &self.requests else {
-                    return;
-                };
-                let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
-                let taken = match Arc::clone(&self.budget).try_acquire_many_owned(bytes) {
-                    Ok(permit) => requests.try_send((data, permit)).is_ok(),
-                    Err(_) => false,
-                };
-                if !taken {
-                    let full = ApiError::new(
-                        ErrorCode::InputBufferFull,
-                        "too many requests of this connection wait",
-                    );
-                    self.send(frame(&refusal(None, full))).await;
-                }
-            }
-        }
-    }
-
-    async fn send(&mut self, frames: Vec<u8>) {
-        if self.commands.send(Command::Frames(frames)).await.is_err() {
-            self.requests = None; // The writer ended: nobody answers any more.
-        }
-    }
-
-    fn close(&mut self, close: Close) {
-        self.requests = None;
-        self.closing.send_replace(Some(close));
-    }
-}
-
 /// Carries requests out, one after the other, also when nobody is left to take the answers.
 async fn work(
     at: &InContext,
-    mut requests: mpsc::Receiver<Asked>,
+    marks: &Marks,
+    mut requests: Requests<BytesMut>,
     commands: mpsc::Sender<Command>,
 ) {
-    while let Some((message, _permit)) = requests.recv().await {
-        let (request_id, result) = carry_out(at, &message, &commands).await;
-        let answer = match result {
-            Ok(()) => ContextServerMessage::Ack { request_id },
-            Err(error) => refusal(request_id, error),
-        };
-        if commands
-            .send(Command::Frames(frame(&answer)))
-            .await
-            .is_err()
-        {
+    while let Some(asked) = requests.recv().await {
+        let frames = answer(at, marks, &asked, &commands).await;
+        if commands.send(Command::Frames(frames)).await.is_err() {
             tracing::trace!("a request was carried out for a client that left");
         }
     }
 }
 
-async fn carry_out(
+async fn answer(
     at: &InContext,
-    message: &[u8],
+    marks: &Marks,
+    asked: &Asked<BytesMut>,
     commands: &mpsc::Sender<Command>,
-) -> (Option<String>, Result<(), ApiError>) {
-    let parsed = match serde_json::from_slice(message) {
+) -> Vec<u8> {
+    let parsed = match serde_json::from_slice(&asked.request) {
         Ok(parsed) => parsed,
         Err(error) => {
             let error = ApiError::invalid(format!("invalid message: {error}"));
-            return (None, Err(error));
+            return frame(&answered(None, &Err(error)));
         }
     };
     let action = Action::AttachContext;
-    let (request_id, done) = match parsed {
+    match parsed {
         ContextClientMessage::Input {
             request_id,
             data,
             data_base64,
             eof,
         } => {
+            if let Err(behind) = marks.admit(asked.seen) {
+                return frame(&answered(request_id, &Err(behind)));
+            }
             let done = input(at, commands, request_id.as_ref(), data, data_base64, eof).await;
-            (request_id, done)
+            let mut frames = frame(&answered(request_id, &done));
+            marks.note(&done, &mut frames);
+            frames
         }
         ContextClientMessage::Signal { request_id, signal } => {
             let signal = SignalRequest {
@@ -326,7 +241,7 @@ async fn carry_out(
                 expected_attempt_id: None,
             };
             let request = parse_signal(&at.session, &signal);
-            (request_id, ask(at, action, request).await)
+            frame(&answered(request_id, &ask(at, action, request).await))
         }
         ContextClientMessage::Resize {
             request_id,
@@ -339,10 +254,9 @@ async fn carry_out(
                 expected_attempt_id: None,
             };
             let request = parse_resize(&at.session, &size);
-            (request_id, ask(at, action, request).await)
+            frame(&answered(request_id, &ask(at, action, request).await))
         }
-    };
-    (request_id.filter(|id| !id.is_empty()), done)
+    }
 }
 
 async fn ask(
@@ -398,11 +312,15 @@ async fn input(
     written.map(drop)
 }
 
-fn refusal(request_id: Option<String>, error: ApiError) -> ContextServerMessage {
-    ContextServerMessage::Error {
-        request_id,
-        error: error.message.into_owned(),
-        code: error.code.as_str().to_owned(),
+fn answered(request_id: Option<String>, done: &Result<(), ApiError>) -> ContextServerMessage {
+    let request_id = request_id.filter(|id| !id.is_empty());
+    match done {
+        Ok(()) => ContextServerMessage::Ack { request_id },
+        Err(error) => ContextServerMessage::Error {
+            request_id,
+            error: error.message.to_string(),
+            code: error.code.as_str().to_owned(),
+        },
     }
 }
 
@@ -415,13 +333,13 @@ fn frame(message: &ContextServerMessage) -> Vec<u8> {
 }
 
 /// The writing side: ends with a close frame, or when the peer is gone.
-struct Writing<W> {
+struct Writing<'a, W> {
     socket: Writer<W>,
     watch: Watch,
     show: Show,
     commands: mpsc::Receiver<Command>,
-    closing: watch::Receiver<Option<Close>>,
-    heard: watch::Receiver<Instant>,
+    closing: Closing,
+    peer: &'a Peer,
     pings: Interval,
 }
 
@@ -432,7 +350,7 @@ enum Over {
     Close(Close, Vec<u8>),
 }
 
-impl<W: AsyncWrite + Unpin> Writing<W> {
+impl<W: AsyncWrite + Unpin> Writing<'_, W> {
     async fn run(mut self) {
         // Some clients lose what comes in one read with the answer to their handshake.
         sleep(FIRST_FRAME_DELAY).await;
@@ -493,7 +411,7 @@ impl<W: AsyncWrite + Unpin> Writing<W> {
     }
 
     async fn ping(&mut self) -> Result<(), Over> {
-        if self.heard.borrow().elapsed() >= PONG_MAX {
+        if self.peer.is_silent() {
             return Err(Over::Close(self.too_slow("no pong"), Vec::new()));
         }
         let mut frame = Vec::new();

@@ -42,6 +42,8 @@ pub(super) struct FakeSandbox {
     pub(super) wakes: AtomicUsize,
     /// While it is set, signals are not answered.
     pub(super) hold_signals: watch::Sender<bool>,
+    /// Writes that the child's queue takes before it refuses one for want of room.
+    pub(super) room: Mutex<Option<u32>>,
     /// A signal waits.
     pub(super) held: Notify,
 }
@@ -87,6 +89,7 @@ impl FakeSandbox {
             sessions: Mutex::default(),
             wakes: AtomicUsize::new(0),
             hold_signals: watch::Sender::new(false),
+            room: Mutex::default(),
             held: Notify::new(),
         })
     }
@@ -219,6 +222,16 @@ impl FakeSandbox {
             .session
             .standing(write.expected.as_ref(), known, digest)?;
         let duplicate = standing == receipt::Standing::Duplicate;
+        let mut room = self.room.lock().unwrap();
+        match room.map(|left| left.checked_sub(1)) {
+            Some(None) => {
+                *room = None;
+                return Err(Rejection::InputBufferFull);
+            }
+            Some(left) => *room = left,
+            None => {}
+        }
+        drop(room);
         if !duplicate {
             session.decide(&Input::Write {
                 expected: write.expected.clone(),

@@ -3,6 +3,7 @@
 mod calls;
 mod contexts;
 mod fake;
+mod order;
 mod reading;
 mod sockets;
 

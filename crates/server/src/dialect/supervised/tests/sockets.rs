@@ -20,7 +20,7 @@ use crate::limits::WS_REQUESTS_MAX;
 pub(super) struct Socket(WebSocketStream<TcpStream>);
 
 impl Socket {
-    async fn open(world: &World, session: &SessionId, query: &str) -> Self {
+    pub(super) async fn open(world: &World, session: &SessionId, query: &str) -> Self {
         Self::open_at(world, &format!("sessions/{session}/ws?{query}")).await
     }
 
@@ -60,7 +60,7 @@ impl Socket {
         message["event"].clone()
     }
 
-    async fn events(&mut self, count: usize) -> Vec<Value> {
+    pub(super) async fn events(&mut self, count: usize) -> Vec<Value> {
         let mut out = Vec::new();
         while out.len() < count {
             out.push(self.event().await);
@@ -242,10 +242,6 @@ async fn every_end_has_its_code_and_reason() {
             &json!({"type": "input", "request_id": "r".repeat(257)}).to_string(),
             "request_id is too long",
         ),
-        (
-            "{\"type\":\"input\",\"request_id\":[1]}",
-            "request_id is not text",
-        ),
     ] {
         let id = world.cat().await;
         let mut socket = Socket::open(&world, &id, "after=4").await;
@@ -418,14 +414,6 @@ async fn a_flood_of_requests_keeps_no_ping_waiting() {
             .send(json!({"type": "resize", "rows": 0, "cols": 1}))
             .await;
     }
-    socket
-        .send(json!({"type": "resize", "request_id": "over", "rows": 0, "cols": 1}))
-        .await;
-    let answer = socket.next().await;
-    assert_eq!(
-        (&answer["request_id"], &answer["code"]),
-        (&json!("over"), &json!("input_buffer_full"))
-    );
     socket.0.send(Message::Ping(vec![1].into())).await.unwrap();
     let pong = socket.0.next().await.unwrap().unwrap();
     assert_eq!(pong, Message::Pong(vec![1].into()));

@@ -6,24 +6,18 @@
 //!                   └─ close, nonsense ─► closing ─────────────┤
 //!  socket ◄───────────────────────────── write ◄───────────────┴── follower: events
 //! ```
-//! All three run in one task and never wait for each other: pings are answered while a request is
-//! carried out and while a replay is sent, and requests are read during both. What was read is
-//! carried out although the client closes right after it, unless its key was revoked.
+//! All three run in one task: pings are answered while a request is carried out and while a replay
+//! is sent, and requests are read during both, until as many wait as may ([`super::reading`]). What
+//! was read is carried out although the client closes right after it, unless its key was revoked.
 
-use std::{
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::pin::pin;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite},
-    sync::{Semaphore, mpsc, watch},
-    time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout},
+    io::{AsyncRead, AsyncWrite},
+    sync::mpsc,
+    time::{Interval, MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -33,13 +27,14 @@ use super::{
         feed::Slice,
         follow::{End, Follower, Next},
     },
-    frame::{Close, Message, Opcode, Reader, append_frame},
-    requests::{self, Asked, Unread},
+    frame::{Close, Opcode, append_frame},
+    order::Marks,
+    reading::{Closing, Ear, Peer, Reading, Requests},
+    requests::{self, Request},
     writer::{WriteError, Writer},
 };
 use crate::limits::{
-    CLOSE_WAIT_MAX, FIRST_FRAME_DELAY, MESSAGE_BYTES_MAX, PING_INTERVAL, PONG_MAX, WS_COMMANDS_MAX,
-    WS_END_MAX, WS_PIECE_BYTES, WS_REQUEST_BYTES_MAX, WS_REQUESTS_MAX,
+    CLOSE_WAIT_MAX, FIRST_FRAME_DELAY, PING_INTERVAL, WS_COMMANDS_MAX, WS_END_MAX, WS_PIECE_BYTES,
 };
 use crate::sessions::Awake;
 
@@ -62,29 +57,6 @@ enum Command {
     Pong(Vec<u8>),
 }
 
-/// What reader and writer both look at.
-#[derive(Debug)]
-struct Peer {
-    opened: Instant,
-    /// When something was last heard of it, milliseconds after `opened`.
-    heard_ms: AtomicU64,
-}
-
-impl Peer {
-    fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn heard(&self) {
-        self.heard_ms.store(self.elapsed_ms(), Ordering::Relaxed);
-    }
-
-    fn is_silent(&self) -> bool {
-        let silent_ms = self.elapsed_ms() - self.heard_ms.load(Ordering::Relaxed);
-        u128::from(silent_ms) >= PONG_MAX.as_millis()
-    }
-}
-
 impl Connection {
     /// Serves it until it ends. `early` was read together with the handshake.
     pub(super) async fn run(
@@ -94,31 +66,24 @@ impl Connection {
         early: Bytes,
     ) {
         let _awake = self.awake;
-        let peer = Peer {
-            opened: Instant::now(),
-            heard_ms: AtomicU64::new(0),
-        };
+        let (peer, marks) = (Peer::new(), Marks::default());
         let (commands, commands_in) = mpsc::channel(WS_COMMANDS_MAX);
-        let (requests, requests_in) = mpsc::channel(WS_REQUESTS_MAX);
-        let (closing, closing_in) = watch::channel(None);
         let revoked = self.at.caller.revoked.clone();
-        let reading = Reading {
-            socket: reader,
-            peer: &peer,
-            commands: commands.clone(),
-            requests: Some(requests),
-            budget: Arc::new(Semaphore::new(WS_REQUEST_BYTES_MAX)),
-            closing,
+        let ear = Ear {
+            request: requests::read,
+            frame: Command::Pong,
         };
+        let (reading, requests, closing) =
+            Reading::new(reader, &peer, &marks, commands.clone(), ear);
         let mut reading = pin!(reading.run(early));
-        let mut working = pin!(work(&self.at, requests_in, commands));
+        let mut working = pin!(work(&self.at, &marks, requests, commands));
         let writing = Writing {
             socket: Writer::new(writer),
             follower: self.follower,
             peer: &peer,
             commands: commands_in,
             answers: Vec::new(),
-            closing: closing_in,
+            closing,
             pings: pings(),
             stop: self.stop.clone(),
             revoked: revoked.clone(),
@@ -173,93 +138,15 @@ pub(in super::super) fn pings() -> Interval {
     pings
 }
 
-/// The reading side: ends when the peer is gone.
-struct Reading<'a, R> {
-    socket: R,
-    peer: &'a Peer,
-    commands: mpsc::Sender<Command>,
-    /// Nothing more is taken once the connection is closing.
-    requests: Option<mpsc::Sender<Asked>>,
-    /// Bounds the bytes of the requests that wait.
-    budget: Arc<Semaphore>,
-    closing: watch::Sender<Option<Close>>,
-}
-
-impl<R: AsyncRead + Unpin> Reading<'_, R> {
-    async fn run(mut self, early: Bytes) {
-        let mut buffer = BytesMut::from(early);
-        let mut frames = Reader::new(MESSAGE_BYTES_MAX);
-        loop {
-            while self.requests.is_some() {
-                match frames.next(&mut buffer) {
-                    Ok(Some(message)) => self.take(message).await,
-                    Ok(None) => break,
-                    Err(close) => self.close(close),
-                }
-            }
-            if self.requests.is_none() {
-                buffer.clear();
-            }
-            buffer.reserve(8 * 1024);
-            match self.socket.read_buf(&mut buffer).await {
-                Ok(0) | Err(_) => return,
-                Ok(_) => self.peer.heard(),
-            }
-        }
-    }
-
-    async fn take(&mut self, message: Message) {
-        match message {
-            Message::Pong => {}
-            Message::Ping(payload) => {
-                let mut frame = Vec::new();
-                append_frame(Opcode::Pong, &payload, &mut frame);
-                self.send(Command::Pong(frame)).await;
-            }
-            Message::Close => self.close(Close::new(Close::NORMAL, "")),
-            Message::Data(data) => match requests::read(data, &self.budget) {
-                Ok(asked) => self.queue(asked).await,
-                Err(Unread::Full(answer)) => self.send(Command::Answer(answer)).await,
-                Err(Unread::Close(close)) => self.close(close),
-            },
-        }
-    }
-
-    /// Never waits for the worker: a ping may be next.
-    async fn queue(&mut self, asked: Asked) {
-        let Some(requests) = &self.requests else {
-            return;
-        };
-        match requests.try_send(asked) {
-            Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(asked)) => {
-                self.send(Command::Answer(asked.too_many())).await;
-            }
-            // The worker ended: so does the connection.
-            Err(mpsc::error::TrySendError::Closed(_)) => self.requests = None,
-        }
-    }
-
-    async fn send(&mut self, command: Command) {
-        if self.commands.send(command).await.is_err() {
-            self.requests = None; // The writer ended: nobody answers any more.
-        }
-    }
-
-    fn close(&mut self, close: Close) {
-        self.requests = None;
-        self.closing.send_replace(Some(close));
-    }
-}
-
 /// Carries requests out, one after the other, also when nobody is left to take the answers.
 async fn work(
     at: &InSession,
-    mut requests: mpsc::Receiver<Asked>,
+    marks: &Marks,
+    mut requests: Requests<Request>,
     commands: mpsc::Sender<Command>,
 ) {
     while let Some(asked) = requests.recv().await {
-        let answer = asked.answer(at).await;
+        let answer = asked.request.answer(at, marks, asked.seen).await;
         if commands.send(Command::Answer(answer)).await.is_err() {
             tracing::trace!("a request was carried out for a client that left");
         }
@@ -274,7 +161,7 @@ struct Writing<'a, W> {
     commands: mpsc::Receiver<Command>,
     /// Answers that came while events were written.
     answers: Vec<u8>,
-    closing: watch::Receiver<Option<Close>>,
+    closing: Closing,
     pings: Interval,
     stop: CancellationToken,
     revoked: CancellationToken,
@@ -464,7 +351,7 @@ fn too_slow(what: &str, last: u64) -> Close {
 }
 
 /// The close that was asked for, when it is.
-pub(in super::super) async fn closed(closing: &mut watch::Receiver<Option<Close>>) -> Close {
+pub(in super::super) async fn closed(closing: &mut Closing) -> Close {
     let close = match closing.wait_for(Option::is_some).await {
         Ok(close) => close.clone(),
         // The reading side ends the connection by itself when it ends.

@@ -121,8 +121,8 @@ pub(in super::super) enum Message {
     Data(BytesMut),
     /// To be answered with the same bytes.
     Ping(Vec<u8>),
-    /// It is there.
-    Pong,
+    /// It is there, and read the ping with these bytes.
+    Pong(Vec<u8>),
     /// It goes.
     Close,
 }
@@ -226,7 +226,7 @@ impl Reader {
             }
             (Opcode::Pong, partial) => {
                 self.partial = partial;
-                return Ok(Some(Message::Pong));
+                return Ok(Some(Message::Pong(payload.to_vec())));
             }
             (Opcode::Close, _) => return Ok(Some(Message::Close)),
             (Opcode::Continuation, None) => return Err(protocol("continuation of nothing")),

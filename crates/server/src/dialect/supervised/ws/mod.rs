@@ -3,6 +3,8 @@
 mod connection;
 pub(super) mod frame;
 pub(super) mod handshake;
+pub(super) mod order;
+pub(super) mod reading;
 mod requests;
 pub(super) mod writer;
 

@@ -1,10 +1,10 @@
 //! A client's messages: what they mean, and their answers in the order of the messages.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use bytes::BytesMut;
 use outlive_api::{
-    agent::Request,
+    agent,
     error::{Action, ApiError, ErrorCode},
     limits::REQUEST_ID_CHARS_MAX,
     session::{InputRequest, ResizeRequest, SignalRequest},
@@ -14,7 +14,6 @@ use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     super::{
@@ -22,16 +21,16 @@ use super::{
         control::{parse_input, parse_resize, parse_signal},
     },
     frame::{Close, Opcode, append_frame},
+    order::Marks,
 };
 
 /// A message that is at least JSON.
 #[derive(Debug)]
-pub(super) struct Asked {
-    request_id: Option<String>,
+pub(super) struct Request {
+    /// What its answer names it.
+    id: Option<String>,
     kind: Kind,
     message: BytesMut,
-    /// Its share of the bytes that may wait.
-    _budget: OwnedSemaphorePermit,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +41,8 @@ enum Kind {
     Signal,
     Resize,
     Unknown,
+    /// Its `request_id` is no text, so its answer has none.
+    Misnamed,
 }
 
 /// What every message has in common. Whatever else it holds is passed over, not kept.
@@ -55,73 +56,63 @@ struct Head {
     input_id: Word,
 }
 
-/// Why a message is not carried out.
-#[derive(Debug)]
-pub(super) enum Unread {
-    /// It ends the connection.
-    Close(Close),
-    /// Too much waits already; the answer says so, and it may be sent again.
-    Full(Vec<u8>),
-}
-
 /// Reads a message. What is no JSON object, or names itself at too great length, ends the
 /// connection; what only makes no sense is answered.
-pub(super) fn read(message: BytesMut, budget: &Arc<Semaphore>) -> Result<Asked, Unread> {
-    let policy = |reason: &'static str| Unread::Close(Close::new(Close::POLICY, reason));
+pub(super) fn read(message: BytesMut) -> Result<Request, Close> {
+    let policy = |reason: &'static str| Close::new(Close::POLICY, reason);
     let head: Head = serde_json::from_slice(&message).map_err(|_| policy("message is not JSON"))?;
     if message.trim_ascii_start().first() != Some(&b'{') {
         return Err(policy("message is not a JSON object"));
     }
+    let named = head.request_id != Word::Other;
     let request_id = match head.request_id {
-        Word::Missing => None,
+        Word::Missing | Word::Other => None,
         Word::Text(text) if text.chars().count() <= REQUEST_ID_CHARS_MAX => Some(text),
         Word::Text(_) => return Err(policy("request_id is too long")),
-        Word::Other => return Err(policy("request_id is not text")),
     };
     let kind = match &head.kind {
+        _ if !named => Kind::Misnamed,
         Word::Text(kind) if kind == "input" && head.input_id == Word::Missing => Kind::Nameless,
         Word::Text(kind) if kind == "input" => Kind::Input,
         Word::Text(kind) if kind == "signal" => Kind::Signal,
         Word::Text(kind) if kind == "resize" => Kind::Resize,
         Word::Text(_) | Word::Missing | Word::Other => Kind::Unknown,
     };
-    let request_id = request_id.filter(|id| !id.is_empty());
-    let bytes = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    match Arc::clone(budget).try_acquire_many_owned(bytes) {
-        Ok(permit) => Ok(Asked {
-            request_id,
-            kind,
-            message,
-            _budget: permit,
-        }),
-        Err(_) => Err(Unread::Full(answer_frame(request_id, Err(full())))),
-    }
+    Ok(Request {
+        id: request_id.filter(|id| !id.is_empty()),
+        kind,
+        message,
+    })
 }
 
-impl Asked {
-    /// Carries it out; the answer is a whole frame.
-    pub(super) async fn answer(self, at: &InSession) -> Vec<u8> {
-        let request_id = self.request_id.clone();
-        answer_frame(request_id, self.carry_out(at).await)
+impl Request {
+    /// Carries it out; the answer is whole frames.
+    pub(super) async fn answer(self, at: &InSession, marks: &Marks, seen: u64) -> Vec<u8> {
+        if self.kind != Kind::Input {
+            let result = self.carry_out(at).await;
+            return answer_frame(self.id, &result);
+        }
+        if let Err(behind) = marks.admit(seen) {
+            return answer_frame(self.id, &Err(behind));
+        }
+        let result = self.carry_out(at).await;
+        let mut answer = answer_frame(self.id, &result);
+        marks.note(&result, &mut answer);
+        answer
     }
 
-    /// The answer when too many others wait already.
-    pub(super) fn too_many(self) -> Vec<u8> {
-        answer_frame(self.request_id, Err(full()))
-    }
-
-    async fn carry_out(self, at: &InSession) -> Result<(), ApiError> {
+    async fn carry_out(&self, at: &InSession) -> Result<(), ApiError> {
         let (action, request) = self.request(at)?;
         at.call(action, request).await.map(|_| ())
     }
 
-    fn request(&self, at: &InSession) -> Result<(Action, Request), ApiError> {
+    fn request(&self, at: &InSession) -> Result<(Action, agent::Request), ApiError> {
         let session = &at.session;
         match self.kind {
             Kind::Nameless => Err(ApiError::invalid("input_id is required")),
             Kind::Input => {
                 let body: InputRequest = body(&self.message)?;
-                let request = Request::Write {
+                let request = agent::Request::Write {
                     session: session.clone(),
                     write: parse_input(session, body, false)?,
                 };
@@ -139,23 +130,17 @@ impl Asked {
                 ErrorCode::InvalidRequest,
                 "unsupported websocket message type",
             )),
+            Kind::Misnamed => Err(ApiError::invalid("request_id must be text")),
         }
     }
 }
 
-fn full() -> ApiError {
-    ApiError::new(
-        ErrorCode::InputBufferFull,
-        "too many requests of this connection wait",
-    )
-}
-
-fn answer_frame(request_id: Option<String>, result: Result<(), ApiError>) -> Vec<u8> {
+fn answer_frame(request_id: Option<String>, result: &Result<(), ApiError>) -> Vec<u8> {
     let message = match result {
         Ok(()) => ServerMessage::Ack { request_id },
         Err(error) => ServerMessage::Error {
             request_id,
-            error: error.message.into_owned(),
+            error: error.message.to_string(),
             code: Some(error.code.as_str().to_owned()),
         },
     };
