@@ -160,7 +160,8 @@ impl Talk for Attached {
             peer: &peer,
             pings: ws::pings(),
         };
-        let mut reading = pin!(reading.run(early));
+        // In a box, so that what it holds goes with it: the worker ends when nobody asks any more.
+        let mut reading = Box::pin(reading.run(early));
         let mut working = pin!(work(&self.at, &marks, requests, commands));
         let mut writing = Box::pin(writing.run());
         let (mut read, mut worked) = (false, false);

@@ -15,7 +15,7 @@ use tokio_tungstenite::{
 };
 
 use super::{World, fake::SANDBOX, types};
-use crate::limits::WS_REQUESTS_MAX;
+use crate::limits::{WS_END_MAX, WS_REQUESTS_MAX};
 
 pub(super) struct Socket(WebSocketStream<TcpStream>);
 
@@ -419,6 +419,26 @@ async fn a_flood_of_requests_keeps_no_ping_waiting() {
     assert_eq!(pong, Message::Pong(vec![1].into()));
     world.sandbox.hold_signals.send_replace(false);
     while socket.next().await["request_id"] != "held" {}
+}
+
+// A server that was told to stop waited five seconds for a client that had its goodbye and kept its
+// side of the connection open.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_keeps_its_side_open_does_not_hold_up_the_end_of_a_server() {
+    let world = World::new().await;
+    let id = world.cat().await;
+    let mut socket = Socket::open(&world, &id, "after=4").await;
+    socket
+        .send(json!({"type": "signal", "signal": "CONT"}))
+        .await;
+    assert_eq!(socket.event().await["type"], "signal.sent");
+    let begun = tokio::time::Instant::now();
+    world.stop.cancel();
+    world.tasks.close();
+    world.tasks.wait().await;
+    assert!(begun.elapsed() < WS_END_MAX, "{:?}", begun.elapsed());
+    let (_, frame) = socket.close().await;
+    assert_eq!(u16::from(frame.code), 1001);
 }
 
 // case S24

@@ -75,7 +75,8 @@ impl Connection {
         };
         let (reading, requests, closing) =
             Reading::new(reader, &peer, &marks, commands.clone(), ear);
-        let mut reading = pin!(reading.run(early));
+        // In a box, so that what it holds goes with it: the worker ends when nobody asks any more.
+        let mut reading = Box::pin(reading.run(early));
         let mut working = pin!(work(&self.at, &marks, requests, commands));
         let writing = Writing {
             socket: Writer::new(writer),
