@@ -34,7 +34,8 @@ pub struct Run {
     #[arg(short, long)]
     pub interactive: bool,
 
-    /// Delete the sandbox that was made for this run once the command has ended.
+    /// Delete the sandbox that was made for this run once the command has ended; it is kept when
+    /// this program is told to leave before.
     #[arg(long, conflicts_with = "sandbox")]
     pub rm: bool,
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     Context,
-    exec::{id_of, place},
+    exec::{exit_code, id_of, place},
 };
 use crate::{
     args::{Format, exec::RunCode},
@@ -39,7 +39,7 @@ pub async fn run(context: &Context, args: &RunCode) -> Result<u8> {
         id: &id,
     };
     let done = match code {
-        Some(code) => interpreter.carry_out(&code).await,
+        Some(code) => interpreter.carry_out(&code).await.map(|(code, _)| code),
         None => interpreter.talk(&args.alias).await,
     };
     if own && args.keep {
@@ -91,8 +91,8 @@ struct Interpreter<'a> {
 }
 
 impl Interpreter<'_> {
-    /// One chunk: its output here, and its code.
-    async fn carry_out(&self, code: &str) -> Result<u8> {
+    /// One chunk: its output here, its code, and whether the interpreter is left.
+    async fn carry_out(&self, code: &str) -> Result<(u8, Left)> {
         let path = format!("{}/exec", self.path);
         let body = json!({"data": code});
         let mut signals = Signals::listen()?;
@@ -104,13 +104,20 @@ impl Interpreter<'_> {
                 signal = signals.next() => match signal {
                     // Ctrl-C is for the code, as at any prompt.
                     2 => self.interrupt().await?,
-                    number => return Ok(128 | number),
+                    number => return Ok((128 | number, Left::Alive)),
                 },
             }
         };
         self.show(&answer).await?;
-        let ended = answer["exit_code"].as_i64();
-        Ok(ended.map_or(0, |code| u8::try_from(code).unwrap_or(1)))
+        if answer["state"].is_null() {
+            let code = answer["exit_code"].as_i64();
+            let code = code.map_or(0, |code| u8::try_from(code).unwrap_or(1));
+            return Ok((code, Left::Alive));
+        }
+        if let Some(end) = violent_end(&answer) {
+            stderr_line(&format!("outlive: {end}"));
+        }
+        Ok((exit_code(&answer, None)?, Left::Dead))
     }
 
     async fn interrupt(&self) -> Result<()> {
@@ -158,12 +165,35 @@ impl Interpreter<'_> {
                 continue;
             }
             match self.carry_out(&std::mem::take(&mut chunk)).await {
-                Ok(_) => {}
+                Ok((_, Left::Alive)) => {}
+                Ok((code, Left::Dead)) => return Ok(code),
                 Err(failure) if failure.code == "process_finished" => return Ok(0),
                 Err(failure) => return Err(failure),
             }
         }
     }
+}
+
+/// What became of an interpreter under a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Alive,
+    Dead,
+}
+
+/// How an interpreter was ended, in words; nothing where it ended by itself.
+fn violent_end(answer: &Value) -> Option<String> {
+    let why = match answer["state"].as_str() {
+        Some("session_expired") => "its --ttl or --idle-timeout passed".to_owned(),
+        state => match answer["signal"].as_str() {
+            Some(signal) => format!("it was ended by {signal}"),
+            None => match state {
+                Some("stopped" | "crashed" | "killed") | None => return None,
+                Some(other) => other.replace('_', " "),
+            },
+        },
+    };
+    Some(format!("the interpreter is gone: {why}"))
 }
 
 /// Whether a line is the first of a block, which an empty line ends.
@@ -208,6 +238,27 @@ async fn read_line() -> Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interpreter_that_was_ended_is_told_with_its_reason() {
+        let end = |state: &str, signal: Option<&str>| {
+            violent_end(&json!({"state": state, "signal": signal}))
+        };
+        assert_eq!(end("stopped", None), None);
+        assert_eq!(end("crashed", None), None);
+        for (state, signal, words) in [
+            ("killed", Some("SIGKILL"), "ended by SIGKILL"),
+            (
+                "session_expired",
+                Some("SIGTERM"),
+                "--ttl or --idle-timeout passed",
+            ),
+            ("runtime_replaced", None, "runtime replaced"),
+        ] {
+            let told = end(state, signal).unwrap();
+            assert!(told.contains(words), "{told}");
+        }
+    }
 
     #[test]
     fn a_block_is_known_by_its_first_line() {

@@ -119,7 +119,7 @@ pub fn id_of(made: &Value) -> Result<&str> {
 }
 
 /// What the program left: its code, or 128 and its signal, or that of the time limit.
-fn exit_code(ended: &Value, timeout: Option<u64>) -> Result<u8> {
+pub fn exit_code(ended: &Value, timeout: Option<u64>) -> Result<u8> {
     if timeout.is_some() && ended["state"] == "session_expired" {
         return Ok(EXIT_TIMEOUT);
     }

@@ -45,10 +45,21 @@ pub async fn run(context: &Context, args: &Run) -> Result<u8> {
                 .await
                 .map(|_| *code)
         }
+        // Whoever removed it now would end the command, which no signal to us does.
+        Ok((code, End::GoesOn)) if args.rm => {
+            stderr_line(&format!(
+                "outlive: its sandbox {sandbox} is kept in spite of --rm\n  \
+                 delete both: outlive sandbox delete {sandbox}"
+            ));
+            Ok(*code)
+        }
         Ok((code, _)) => Ok(*code),
         Err(failure) => {
             if args.sandbox.is_none() {
-                stderr_line(&format!("outlive: the sandbox {sandbox} is kept"));
+                stderr_line(&format!(
+                    "outlive: the sandbox {sandbox} is kept; `outlive sandbox delete {sandbox}` \
+                     removes it"
+                ));
             }
             Err(failure.clone())
         }

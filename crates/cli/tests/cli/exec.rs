@@ -176,6 +176,15 @@ async fn run_carries_code_out_and_keeps_it_when_asked() {
         .sandbox_run("--alias bash", &["exit 9"])
         .await
         .expect(9);
+    // What ends the interpreter itself is told, with the code that a shell has for it.
+    for (flags, code, exit, words) in [
+        ("--alias bash", "kill -9 $$", 137, "ended by SIGKILL"),
+        ("--ttl 1", "while True: pass", 143, "--ttl"),
+    ] {
+        let done = server.sandbox_run(flags, &[code]).await.expect(exit);
+        assert!(done.stderr.contains("the interpreter is gone"), "{done:?}");
+        assert!(done.stderr.contains(words), "{done:?}");
+    }
     let done = server.sandbox_run("--keep", &["x = 5"]).await.expect(0);
     let id = done.stderr.trim().rsplit(' ').next().unwrap().to_owned();
     let again = format!("--context-id {id} --json");

@@ -295,18 +295,23 @@ async fn a_lost_creation_is_repeated_with_its_key() {
     );
 }
 
-// case I10: interrupted, the client says how to come back and touches nothing.
+// case I10: interrupted, the client says how to come back and touches nothing, and with --rm names
+// what it leaves.
 #[tokio::test]
 async fn an_interrupted_run_says_how_to_come_back() {
+    interrupted(&["run", "--", "sleep", "60"]).await;
+    let said = interrupted(&["run", "--rm", "--", "sleep", "60"]).await;
+    let way = format!("outlive sandbox delete {SANDBOX}");
+    assert!(said.contains(&way), "{said}");
+}
+
+async fn interrupted(arguments: &[&str]) -> String {
     let fake = Fake::start(|request, _| {
         usual(request).unwrap_or_else(|| Reply::Open(sse(&[output(1, "stdout", "out\n")])))
     })
     .await;
     let outlive = Outlive::new(&fake.url);
-    let mut child = outlive
-        .command(["run", "--", "sleep", "60"])
-        .spawn()
-        .unwrap();
+    let mut child = outlive.command(arguments).spawn().unwrap();
     let mut first = [0; 4];
     child
         .stdout
@@ -334,6 +339,7 @@ async fn an_interrupted_run_says_how_to_come_back() {
             request.method
         );
     }
+    done.stderr
 }
 
 #[tokio::test]
