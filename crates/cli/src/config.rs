@@ -89,13 +89,37 @@ pub fn resolve(global: &Global) -> Result<Settings> {
         return Err(no_server(data.as_deref()));
     };
     let url = url.trim_end_matches('/').to_owned();
+    check_url(&url)?;
     let token = global.token.clone().or(profile.token).or_else(|| {
         local
             .filter(|_| local_url.as_deref() == Some(url.as_str()))
             .and_then(|server| server.token)
     });
+    if let Some(token) = &token {
+        check_token(token)?;
+    }
     let format = global.format().or(profile.output).unwrap_or(Format::Table);
     Ok(Settings { url, token, format })
+}
+
+fn check_url(url: &str) -> Result<()> {
+    let read = reqwest::Url::parse(url).ok();
+    if read.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("{url:?} is no server's address"))
+        .with_next("give --url, OUTLIVE_URL or the profile's url as in http://127.0.0.1:8080"))
+}
+
+/// What can't be sent is never shown either.
+fn check_token(token: &str) -> Result<()> {
+    if token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(());
+    }
+    Err(
+        Failure::usage("the key holds a space, a line break or another character that no key has")
+            .with_next("give --token, OUTLIVE_TOKEN or the profile's token the key alone"),
+    )
 }
 
 fn no_server(data: Option<&Path>) -> Failure {

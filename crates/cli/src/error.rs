@@ -96,7 +96,18 @@ impl Failure {
 
     /// A local file could not be read or written.
     pub fn file(doing: &str, path: &std::path::Path, error: &io::Error) -> Self {
-        Self::new("file", format!("{doing} {}: {error}", path.display()))
+        let next = match error.kind() {
+            io::ErrorKind::NotFound => "is the path right? it counts from the current folder",
+            io::ErrorKind::PermissionDenied => {
+                "is this user allowed to? `ls -ld` on it shows whose it is"
+            }
+            io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
+                "one of a file and a folder is there, and the other is needed"
+            }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room on that disk",
+            _ => "can other programs read or write it?",
+        };
+        Self::new("file", format!("{doing} {}: {error}", path.display())).with_next(next)
     }
 
     /// An answer that makes no sense: no server of ours sent it.

@@ -36,7 +36,7 @@ pub mod waiting;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Command, CommandFactory, FromArgMatches};
 
 use args::{Cli, Format};
 use error::{Failure, Result};
@@ -44,7 +44,7 @@ use error::{Failure, Result};
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     // `parse` ends the process with code 2 on wrong usage, and with 0 after --help.
-    let cli = Cli::parse();
+    let cli = parse();
     let format = cli.global.format().unwrap_or(Format::Table);
     match run(cli) {
         Ok(code) => code.into(),
@@ -53,6 +53,23 @@ pub fn main() -> ExitCode {
             failure.exit.into()
         }
     }
+}
+
+/// Reads the command line. A flag's value that begins with a digit behind its minus is a value, and
+/// what is wrong with it is told; without this it would be an unknown flag.
+fn parse() -> Cli {
+    let matches = with_negative_values(Cli::command()).get_matches();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+fn with_negative_values(command: Command) -> Command {
+    command
+        .mut_args(|arg| {
+            let has_value = arg.get_action().takes_values() && !arg.is_positional();
+            let values = has_value || arg.is_allow_negative_numbers_set();
+            arg.allow_negative_numbers(values)
+        })
+        .mut_subcommands(with_negative_values)
 }
 
 fn run(cli: Cli) -> Result<u8> {

@@ -15,8 +15,20 @@ pub fn after(failure: &Failure, path: &str) -> Option<String> {
         "not_found" if path.contains("/holds/") => {
             format!("`outlive sandbox holds {sandbox}` shows those that did not end")
         }
-        "not_found" | "sandbox_not_found" if ids.sandbox.is_some() => {
+        "not_found" if path.starts_with("/v1/keys") => {
+            "`outlive key list` shows what is there".to_owned()
+        }
+        "not_found" if failure.message == "template not found" => {
+            "the server's templates.yaml names them; without it there is `default`".to_owned()
+        }
+        "not_found" | "sandbox_not_found"
+            if ids.sandbox.is_some() || path.starts_with("/v1/upgrade") =>
+        {
             "`outlive sandbox list` shows what is there".to_owned()
+        }
+        "create_failed" => {
+            "is the program in the sandbox, and the folder of --cwd? the message says which"
+                .to_owned()
         }
         "snapshot_not_found" => "`outlive sandbox snapshot list` shows what is there".to_owned(),
         "session_not_found" => format!("`outlive session list {sandbox}` shows what is there"),

@@ -61,6 +61,9 @@ pub(crate) const NAME_BYTES_MAX: usize = 128;
 /// Variables of a sandbox, names and values together, bytes.
 pub(crate) const ENV_BYTES_MAX: usize = 1024 * 1024;
 
+/// Least memory of a workload: a shell and `ls` run in a quarter of it, and nothing in an eighth.
+pub(crate) const MEMORY_BYTES_MIN: u64 = 4 * 1024 * 1024;
+
 /// Longest `ttl`, `hard_ttl` and `duration`, seconds: a hundred years.
 pub(crate) const TTL_SECONDS_MAX: u64 = 100 * 365 * 24 * 3600;
 

@@ -112,7 +112,7 @@ async fn open(file: &Path) -> Result<(Source, Option<u64>)> {
     if file == Path::new("-") {
         return Ok((Box::pin(tokio::io::stdin()), None));
     }
-    let failed = |error| Failure::usage(format!("{}: {error}", file.display()));
+    let failed = |error| Failure::file("read", file, &error);
     let meta = tokio::fs::metadata(file).await.map_err(failed)?;
     if meta.is_dir() {
         return Ok((Box::pin(tar_of(file.to_owned())), None));

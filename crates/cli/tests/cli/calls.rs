@@ -372,6 +372,40 @@ async fn errors_name_the_code_the_message_and_the_next_step() {
         .expect(2);
 }
 
+// What a person typed is told as what it is, with what to do about it.
+#[tokio::test]
+async fn what_was_typed_wrong_is_told_with_the_next_step() {
+    let fake = one_session().await;
+    let mut outlive = Outlive::new(&fake.url);
+    for (typed, exit, said) in [
+        (
+            format!("session create {SANDBOX} -f /nope"),
+            1,
+            "is the path right?",
+        ),
+        ("image import /nope".to_owned(), 1, "is the path right?"),
+        (
+            "--url notaurl sandbox list".to_owned(),
+            2,
+            "\"notaurl\" is no server's address",
+        ),
+        (
+            format!("session create {SANDBOX} --idle-timeout -5 -- prog"),
+            2,
+            "invalid value '-5'",
+        ),
+    ] {
+        let done = outlive.run(&typed).await.expect(exit);
+        assert!(done.stderr.contains(said), "{typed}: {done:?}");
+        assert!(!done.stderr.contains("outlive serve"), "{typed}: {done:?}");
+    }
+    outlive.set("OUTLIVE_TOKEN", "one\ntwo");
+    let done = outlive.run("sandbox list").await.expect(2);
+    assert!(done.stderr.contains("OUTLIVE_TOKEN"), "{done:?}");
+    assert!(!done.stderr.contains("two"), "{done:?}");
+    assert!(fake.seen().is_empty());
+}
+
 #[tokio::test]
 async fn sandbox_and_key_commands_make_their_calls() {
     let fake = one_session().await;

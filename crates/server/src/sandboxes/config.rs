@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::network;
 use crate::{
     images::UsedImage,
-    limits::{DISK_BYTES_MIN, ENV_BYTES_MAX, TTL_SECONDS_MAX},
+    limits::{DISK_BYTES_MIN, ENV_BYTES_MAX, MEMORY_BYTES_MIN, TTL_SECONDS_MAX},
 };
 
 /// The configuration of a sandbox.
@@ -399,6 +399,14 @@ fn check_resources(asked: wire::Resources) -> Result<Resources, ApiError> {
     {
         return Err(bad("resources.disk must be 1Mi or more"));
     }
+    let memory = asked.memory.as_deref().and_then(bytes_of);
+    if memory.is_some_and(|bytes| (1..MEMORY_BYTES_MIN).contains(&bytes)) {
+        return Err(bad(format!(
+            "resources.memory is bytes unless a unit such as Mi follows, and {} MiB at least: with \
+             less hardly any program starts",
+            MEMORY_BYTES_MIN >> 20
+        )));
+    }
     Ok(Resources {
         memory: quantity("memory", asked.memory, bytes_of)?,
         cpu: quantity("cpu", asked.cpu, millicores_of)?,
@@ -511,6 +519,22 @@ mod tests {
         let resources = config.resources.unwrap();
         assert_eq!(resources.memory.as_deref(), Some("2Gi"));
         assert_eq!(resources.pids, Some(64));
+    }
+
+    #[test]
+    fn a_memory_in_which_nothing_starts_is_refused_with_the_least() {
+        let limited = |memory: &str| {
+            let memory = Some(memory.to_owned());
+            check_resources(wire::Resources {
+                memory,
+                ..wire::Resources::default()
+            })
+        };
+        limited("4Mi").unwrap();
+        for little in ["1", "512", "4095Ki"] {
+            let message = limited(little).unwrap_err().message;
+            assert!(message.contains("4 MiB at least"), "{message}");
+        }
     }
 
     #[test]
