@@ -31,20 +31,28 @@ pub(crate) fn agent(bench: &Bench<'_>) -> Result<Vec<Row>> {
 }
 
 fn child_of(parent: u32, title: &str) -> Result<Option<u32>> {
+    let is_child = |pid: &u32| {
+        // A process that is gone meanwhile is none of ours.
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.contains(&format!("\nPPid:\t{parent}\n"))
+    };
+    Ok(pids_of(title)?.into_iter().find(is_child))
+}
+
+/// All processes of a title.
+pub(super) fn pids_of(title: &str) -> Result<Vec<u32>> {
+    let mut pids = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let entry = entry?;
-        let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse() else {
             continue;
         };
-        // A process that is gone meanwhile is none of ours.
-        let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let is_child = status.contains(&format!("\nPPid:\t{parent}\n"));
-        if is_child && line.split(|byte| *byte == 0).next() == Some(title.as_bytes()) {
-            return Ok(Some(pid));
+        if line.split(|byte| *byte == 0).next() == Some(title.as_bytes()) {
+            pids.push(pid);
         }
     }
-    Ok(None)
+    Ok(pids)
 }
 
 /// Memory a session, pipes and PTY, and CPU of many.
@@ -110,7 +118,7 @@ fn memory(host: &Host) -> Result<f64> {
 }
 
 /// A process's proportional share of memory, KiB.
-fn share(pid: u32) -> Result<f64> {
+pub(super) fn share(pid: u32) -> Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let line = text
         .lines()

@@ -12,7 +12,11 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use super::{Bench, in_turns, real};
+use super::{
+    Bench,
+    idle::{pids_of, share},
+    in_turns, real,
+};
 use crate::{
     floor::{fdatasync_time, program},
     host::{Host, pause},
@@ -282,12 +286,12 @@ pub(crate) fn fork(bench: &Bench<'_>) -> Result<Vec<Row>> {
     }])
 }
 
-/// What the machine gives for a sandbox that is frozen, beyond its own processes: the memory of
-/// agent and server, and what the kernel keeps of namespaces, mounts, groups and network.
+/// What a sandbox that is frozen takes beyond its own processes: the memory of agent and server, and
+/// what the kernel keeps of namespaces, mounts, groups and network.
 pub(crate) fn asleep(bench: &Bench<'_>) -> Result<Vec<Row>> {
     let host = Host::start(bench.scratch)?;
     let count = (500 / bench.shrink).max(10);
-    let before = available_mib()?;
+    let before = taken_kib(&host)?;
     let mut sandboxes = Vec::new();
     for _ in 0..count {
         let sandbox = host.create_sandbox()?;
@@ -299,14 +303,13 @@ pub(crate) fn asleep(bench: &Bench<'_>) -> Result<Vec<Row>> {
         host.call("POST", &format!("/v1/sandbox/{sandbox}/suspend"), None)?;
         sandboxes.push(sandbox);
     }
-    pause(Duration::from_secs(2));
-    let taken = before - available_mib()? - sleepers_mib(count)?;
+    let taken = taken_kib(&host)? - before;
     for sandbox in &sandboxes {
         delete(&host, sandbox)?;
     }
     Ok(vec![Row {
         name: format!("memory of a frozen sandbox, {count} of them"),
-        ours: taken / real(count),
+        ours: taken / real(count) / 1024.0,
         floor: 8.0,
         unit: "MiB",
         against: "the bar",
@@ -315,35 +318,21 @@ pub(crate) fn asleep(bench: &Bench<'_>) -> Result<Vec<Row>> {
     }])
 }
 
-/// What the kernel could give to somebody else.
-fn available_mib() -> Result<f64> {
-    let text = fs::read_to_string("/proc/meminfo")?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))
-        .context("no MemAvailable")?;
-    let kib: f64 = line.trim().trim_end_matches(" kB").trim().parse()?;
-    Ok(kib / 1024.0)
-}
-
-/// What as many sleeping processes take without a sandbox.
-fn sleepers_mib(count: u64) -> Result<f64> {
-    let before = available_mib()?;
-    let mut sleepers = Vec::new();
-    for _ in 0..count {
-        let sleeper = program("sleep")
-            .arg("100000")
-            .stdin(Stdio::null())
-            .spawn()?;
-        sleepers.push(sleeper);
+/// Of our programs, their share; of the kernel, what it can't give back, whoever uses it.
+fn taken_kib(host: &Host) -> Result<f64> {
+    const KERNEL: [&str; 4] = ["SUnreclaim:", "KernelStack:", "PageTables:", "Percpu:"];
+    let mut kib = share(host.server_pid())?;
+    for title in ["outlive-keeper", "outlive-supervisor", "sbx-init"] {
+        for pid in pids_of(title)? {
+            kib += share(pid)?;
+        }
     }
-    pause(Duration::from_secs(1));
-    let taken = before - available_mib()?;
-    for mut sleeper in sleepers {
-        sleeper.kill()?;
-        sleeper.wait()?;
+    for line in fs::read_to_string("/proc/meminfo")?.lines() {
+        if let Some(rest) = KERNEL.iter().find_map(|name| line.strip_prefix(name)) {
+            kib += rest.trim().trim_end_matches(" kB").parse::<f64>()?;
+        }
     }
-    Ok(taken)
+    Ok(kib)
 }
 
 /// A server that is killed while many sandboxes run: how long until it answers for all of them.
