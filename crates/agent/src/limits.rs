@@ -105,6 +105,13 @@ pub(crate) const START_RELEASE_WAIT: Duration = Duration::from_secs(2);
 /// How long a start that is under way may hold a freeze up before the freeze is given up.
 pub(crate) const START_FREEZE_WAIT: Duration = Duration::from_secs(2);
 
+/// How often a freeze looks whether the processes stand still before it waits to be told: few need
+/// longer than some 10 µs, and so long takes a look.
+pub(crate) const FREEZE_LOOKS: u32 = 32;
+
+/// How often it looks from then on.
+pub(crate) const FREEZE_LOOK_PAUSE: Duration = Duration::from_millis(1);
+
 /// How long processes may take to stand still before a freeze is given up.
 pub(crate) const FREEZE_WAIT: Duration = Duration::from_secs(2);
 

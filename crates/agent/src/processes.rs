@@ -43,7 +43,10 @@ use crate::{
     input::Kind,
     journal::SessionJournal,
     keeper::{ExitRecord, KeeperClient, Label},
-    limits::{DRAIN_IDLE, DRAIN_MAX, EXEC_WAIT, FREEZE_WAIT, STOP_WALK_PAUSE, TREE_WALK_PAUSE},
+    limits::{
+        DRAIN_IDLE, DRAIN_MAX, EXEC_WAIT, FREEZE_LOOK_PAUSE, FREEZE_LOOKS, FREEZE_WAIT,
+        STOP_WALK_PAUSE, TREE_WALK_PAUSE,
+    },
     log,
     machine::{AdoptOrder, Adopted, Attempt, Ended, Machine, SpawnOrder, StartFailure},
     process::{
@@ -179,9 +182,18 @@ impl Processes {
             return Ok(());
         };
         let events = sys::watch(Arc::new(events), Interest::PRIORITY)?;
-        // A change after a look is reported.
+        for _ in 0..FREEZE_LOOKS {
+            if cgroup::stands_still(events.get_ref().as_fd())? {
+                return Ok(());
+            }
+            tokio::task::yield_now().await;
+        }
+        // A change after a look is reported, but the kernel may keep the report for 10 ms.
         while !cgroup::stands_still(events.get_ref().as_fd())? {
-            events.ready(Interest::PRIORITY).await?.clear_ready();
+            if let Ok(reported) = timeout(FREEZE_LOOK_PAUSE, events.ready(Interest::PRIORITY)).await
+            {
+                reported?.clear_ready();
+            }
         }
         Ok(())
     }
