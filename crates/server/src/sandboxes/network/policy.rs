@@ -170,16 +170,17 @@ fn of_rule(at: usize, rule: &TrafficRule) -> Result<Vec<EgressRule>, ApiError> {
 }
 
 fn of_lists(mode: PolicyMode, egress: &PolicyEgress) -> Result<Vec<EgressRule>, ApiError> {
+    // Those of the other mode count for nothing, and are ports all the same.
+    let allowed_ports = ports("egress.allowedPorts", egress.allowed_ports.as_deref())?;
+    let denied_ports = ports("egress.deniedPorts", egress.denied_ports.as_deref())?;
     match mode {
         PolicyMode::BlockAll => {
             let cidrs = egress.allowed_cidrs.as_deref();
-            let named = egress.allowed_ports.as_deref();
-            if !holds(cidrs) && !holds(named) {
+            if !holds(cidrs) && !holds(egress.allowed_ports.as_deref()) {
                 return Ok(Vec::new());
             }
             let cidrs = networks("egress.allowedCidrs", cidrs, Verdict::Allow)?;
-            let ports = ports("egress.allowedPorts", named)?;
-            Ok(rules(&cidrs, &ports, Verdict::Allow))
+            Ok(rules(&cidrs, &allowed_ports, Verdict::Allow))
         }
         PolicyMode::AllowAll => {
             let mut all = Vec::new();
@@ -188,11 +189,9 @@ fn of_lists(mode: PolicyMode, egress: &PolicyEgress) -> Result<Vec<EgressRule>, 
                 let cidrs = networks("egress.deniedCidrs", cidrs, Verdict::Deny)?;
                 all.extend(rules(&cidrs, &[EVERY_PORT], Verdict::Deny));
             }
-            let named = egress.denied_ports.as_deref();
-            if holds(named) {
-                let ports = ports("egress.deniedPorts", named)?;
+            if holds(egress.denied_ports.as_deref()) {
                 let anywhere = networks("egress.deniedCidrs", None, Verdict::Deny)?;
-                all.extend(rules(&anywhere, &ports, Verdict::Deny));
+                all.extend(rules(&anywhere, &denied_ports, Verdict::Deny));
             }
             Ok(all)
         }
@@ -434,6 +433,14 @@ mod tests {
         ] {
             let error = read(&format!(r#"{{"mode": "block-all", "egress": {egress}}}"#));
             assert_eq!(error.unwrap_err().code, ErrorCode::BadRequest, "{egress}");
+        }
+        // Also in a list of the other mode.
+        for mode in ["allow-all", "block-all"] {
+            for list in ["allowedPorts", "deniedPorts"] {
+                let egress = format!(r#"{{"{list}": [{{"port": 1, "endPort": 65536}}]}}"#);
+                let error = read(&format!(r#"{{"mode": "{mode}", "egress": {egress}}}"#));
+                assert_eq!(error.unwrap_err().code, ErrorCode::BadRequest, "{egress}");
+            }
         }
     }
 
