@@ -56,7 +56,7 @@ use self::step::{Fail, Step};
 use crate::{
     keeper::{self, ExitRecord, Handover, Label, Place, sealed_copy, sealed_memory},
     limits::{AGENT_LOG_BYTES_MAX, LAUNCH_READY_MAX},
-    sys,
+    sys::{self, Forked},
 };
 
 /// Reads a [`LaunchConfig`], launches, writes a [`LaunchOutcome`]. With the argument
@@ -316,6 +316,33 @@ impl Ground<'_> {
         let mut handover = Handover::new(sandbox, place, &self.exe, &self.exits);
         handover.exits.clone_from(&self.past_exits);
         handover
+    }
+
+    /// Forks a keeper among the host's processes, which becomes whom `become_agent` makes of it.
+    fn fork_keeper(
+        &self,
+        isolation: Isolation,
+        become_agent: impl FnOnce() -> Step<()>,
+    ) -> Step<StartedKeeper> {
+        match sys::fork_into(0, self.cgroups.agent()).step("starting the keeper")? {
+            Forked::Parent { pid, pidfd } => Ok(StartedKeeper {
+                pid,
+                pidfd,
+                isolation,
+            }),
+            Forked::Child => {
+                let entered =
+                    rustix::process::fchdir(&self.state).step("entering the state directory");
+                let settled = entered
+                    .and_then(|()| self.settle())
+                    .and_then(|()| become_agent());
+                let failure = match settled {
+                    Ok(()) => self.become_keeper(self.handover(Place::Subreaper), &isolation, &[]),
+                    Err(failure) => failure,
+                };
+                report_failure(self.report.as_fd(), &failure)
+            }
+        }
     }
 
     /// Completes a keeper's first state with what both runtimes put into its store, and becomes

@@ -1,19 +1,10 @@
 //! The `process` runtime: no isolation. The keeper is a subreaper among the host's processes, and
 //! Landlock, where the kernel has it, keeps programs from tracing the agent or signalling it.
 
-use std::os::fd::AsFd;
-
 use outlive_api::launch::{Isolation, IsolationTier};
 
-use super::{
-    Ground, StartedKeeper, report_failure,
-    step::{Fail, Step},
-};
-use crate::{
-    keeper::Place,
-    process::fence::{Fence, Keeps},
-    sys::{self, Forked},
-};
+use super::{Ground, StartedKeeper, step::Step};
+use crate::process::fence::{Fence, Keeps};
 
 /// What stands between a program and the agent, as the end of a sentence.
 fn fence() -> String {
@@ -42,23 +33,5 @@ pub(super) fn start(ground: &Ground<'_>) -> Step<StartedKeeper> {
         journal_protected: false,
         off,
     };
-    match sys::fork_into(0, ground.cgroups.agent()).step("starting the keeper")? {
-        Forked::Parent { pid, pidfd } => Ok(StartedKeeper {
-            pid,
-            pidfd,
-            isolation,
-        }),
-        Forked::Child => {
-            let entered =
-                rustix::process::fchdir(&ground.state).step("entering the state directory");
-            let failure = match entered.and_then(|()| ground.settle()) {
-                Ok(()) => {
-                    let handover = ground.handover(Place::Subreaper);
-                    ground.become_keeper(handover, &isolation, &[])
-                }
-                Err(failure) => failure,
-            };
-            report_failure(ground.report.as_fd(), &failure)
-        }
-    }
+    ground.fork_keeper(isolation, || Ok(()))
 }

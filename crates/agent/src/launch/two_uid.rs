@@ -17,11 +17,10 @@ use rustix::{
 };
 
 use super::{
-    Ground, StartedKeeper, report_failure,
+    Ground, StartedKeeper,
     step::{Fail, Step, failure},
 };
 use crate::{
-    keeper::{Handover, Place},
     rootless::Standing,
     sys::{self, Forked},
 };
@@ -66,30 +65,7 @@ pub(super) fn start(ground: &Ground<'_>) -> Step<StartedKeeper> {
     };
     let files = format!("{}/files", ground.config.directory);
     try_to_reach(&files, ids.workload())?;
-    match sys::fork_into(0, ground.cgroups.agent()).step("starting the keeper")? {
-        Forked::Parent { pid, pidfd } => Ok(StartedKeeper {
-            pid,
-            pidfd,
-            isolation,
-        }),
-        Forked::Child => {
-            let entered =
-                rustix::process::fchdir(&ground.state).step("entering the state directory");
-            let settled = entered
-                .and_then(|()| ground.settle())
-                .and_then(|()| become_agent(ids.first));
-            let failure = match settled {
-                Ok(()) => {
-                    let sandbox = ground.config.sandbox.to_string();
-                    let handover =
-                        Handover::new(sandbox, Place::Subreaper, &ground.exe, &ground.exits);
-                    ground.become_keeper(handover, &isolation, &[])
-                }
-                Err(failure) => failure,
-            };
-            report_failure(ground.report.as_fd(), &failure)
-        }
-    }
+    ground.fork_keeper(isolation, || become_agent(ids.first))
 }
 
 /// Takes the agent's id and keeps the powers, over an exec too.

@@ -127,16 +127,26 @@ impl Sandbox {
 
     #[cfg(feature = "privileged")]
     fn apart(wrapper: &[&str]) -> Self {
-        let slot = 21_000 + u16::try_from(NEXT.load(Ordering::Relaxed)).unwrap();
+        let ids = ids();
         Self::launch_by(wrapper, &std::env::temp_dir(), |config| {
             config.runtime = RuntimeKind::Namespace;
             let layer = image::host(config.runtime, Path::new(&config.directory));
             config.image = Image::Host { layer };
-            config.ids = outlive_api::launch::IdRange::of_slot(
-                slot + u16::try_from(std::process::id() % 5000).unwrap(),
-            );
+            config.ids = ids;
             config.network = NetworkMode::None;
             "box".clone_into(&mut config.hostname);
+        })
+    }
+
+    /// With a user for the agent and one for the programs.
+    #[cfg(feature = "privileged")]
+    pub(crate) fn launch_as_two_users() -> Self {
+        use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
+        let ids = ids();
+        Self::launch_by(&[], &std::env::temp_dir(), |config| {
+            config.runtime = RuntimeKind::TwoUid;
+            config.ids = ids;
+            fs::set_permissions(&config.directory, Permissions::from_mode(0o711)).unwrap();
         })
     }
 
@@ -344,6 +354,14 @@ impl Sandbox {
     pub(crate) fn kill_supervisor(&self) {
         kill(self.supervisor_pid(), 9);
     }
+}
+
+/// Ids of the next sandbox, which no other has.
+#[cfg(feature = "privileged")]
+fn ids() -> Option<outlive_api::launch::IdRange> {
+    let next = u16::try_from(NEXT.load(Ordering::Relaxed)).unwrap();
+    let own = u16::try_from(std::process::id() % 5000).unwrap();
+    outlive_api::launch::IdRange::of_slot(21_000 + next + own)
 }
 
 impl Drop for Sandbox {

@@ -149,7 +149,10 @@ fn an_exit_while_nobody_watches_is_recorded_once() {
 // runtime told that the end is unknown, and ran the program again.
 #[test]
 fn an_exit_that_only_the_keeper_saw_outlives_the_keeper() {
-    let mut sandbox = Sandbox::launch();
+    only_the_keeper_sees_an_exit(Sandbox::launch());
+}
+
+fn only_the_keeper_sees_an_exit(mut sandbox: Sandbox) {
     let id = sandbox.create(argv(&["sleep", "600"]));
     let pid = sandbox.session(&id).attempt().unwrap().pid.unwrap();
     let (exits, keeper) = (sandbox.state().join("exits"), sandbox.keeper_pid());
@@ -423,6 +426,12 @@ mod as_root {
             let lines = if tty { 200_000 } else { 2_000_000 };
             flood_in(&sandbox, &format!("seq 1 {lines}; exit 7"), tty, 15, 3);
         }
+    }
+
+    // The keeper of two users began without what the one before had seen.
+    #[test]
+    fn an_exit_that_only_the_keeper_of_two_users_saw_outlives_it() {
+        only_the_keeper_sees_an_exit(Sandbox::launch_as_two_users());
     }
 
     // case S13 at the supervisor, in namespaces: exact codes while orphans die
