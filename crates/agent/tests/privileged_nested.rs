@@ -130,10 +130,8 @@ fn sandbox() -> Sandbox {
     Sandbox::launch(RuntimeKind::Namespace)
 }
 
-/// case F1, S69: a kill reaches those who left the session and the process group.
-fn a_kill_reaches_the_whole_tree() {
-    let sandbox = sandbox();
-    let script = "sleep 1000 & (setsid sleep 1001 &) ; echo up; wait";
+/// Starts a program that says `up`, and kills it with all that it started.
+fn kill_a_tree(sandbox: &Sandbox, script: &str) {
     sandbox.start("ses-tree", &["sh", "-c", script]);
     while sandbox.output("ses-tree", "out") != "up\n" {
         std::thread::yield_now();
@@ -144,6 +142,13 @@ fn a_kill_reaches_the_whole_tree() {
         core: false,
     };
     assert_eq!(sandbox.wait("ses-tree"), killed);
+}
+
+/// case F1, S69: a kill reaches those who left the session and the process group.
+fn a_kill_reaches_the_whole_tree() {
+    let sandbox = sandbox();
+    let script = "sleep 1000 & (setsid sleep 1001 &) ; echo up; wait";
+    kill_a_tree(&sandbox, script);
     while sandbox.ask(&Do::List) != Did::Names(vec![]) {
         // The attempt is forgotten only once its group is empty.
         std::thread::yield_now();

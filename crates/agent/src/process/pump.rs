@@ -476,9 +476,9 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
 
-    // Its last bytes had no room when it was to be discarded: they are kept all the same.
-    #[test]
-    fn a_source_is_discarded_once_its_last_bytes_have_room() {
+    /// A source that comes to such an end while its last bytes have nowhere to go: the end waits
+    /// until they have. What is left of it then.
+    fn ended_without_room(then: Then) -> (Pump, File, Arc<Narrow>) {
         let pump = Pump::start().unwrap();
         let (source, theirs) = pipe();
         let sink = Arc::new(Narrow {
@@ -489,17 +489,26 @@ mod tests {
         let mut theirs = File::from(theirs);
         theirs.write_all(b"last words").unwrap();
         soon(async {
-            let mut discarded = std::pin::pin!(pump.discard(id));
+            let mut ended = std::pin::pin!(pump.finish(id, then));
+            // Commands are carried out in their order, so it was tried by the end of this one.
             let tried = pump.drain(id);
             tokio::select! {
                 biased;
-                _ = discarded.as_mut() => panic!("its bytes have nowhere to go"),
+                _ = ended.as_mut() => panic!("its bytes have nowhere to go"),
                 tried = tried => tried.unwrap(),
             }
             sink.has_room.store(true, Ordering::Release);
             pump.resume(id).unwrap();
-            discarded.await.unwrap();
+            ended.await.unwrap();
         });
+        assert_eq!(sink.inner.moved.load(Ordering::Relaxed), 10);
+        (pump, theirs, sink)
+    }
+
+    // Its last bytes had no room when it was to be discarded: they are kept all the same.
+    #[test]
+    fn a_source_is_discarded_once_its_last_bytes_have_room() {
+        let (_pump, mut theirs, sink) = ended_without_room(Then::Discard);
         theirs.write_all(&vec![b'y'; 1 << 20]).unwrap();
         assert_eq!(sink.inner.moved.load(Ordering::Relaxed), 10);
     }
@@ -507,27 +516,6 @@ mod tests {
     // A source that was let go on a full disk took its last bytes with it.
     #[test]
     fn a_source_is_let_go_once_its_last_bytes_have_room() {
-        let pump = Pump::start().unwrap();
-        let (source, theirs) = pipe();
-        let sink = Arc::new(Narrow {
-            inner: Over::new(),
-            has_room: AtomicBool::new(false),
-        });
-        let id = pump.attach(0, source, Arc::clone(&sink) as _).unwrap();
-        rustix::io::write(&theirs, b"last words").unwrap();
-        soon(async {
-            let mut detached = std::pin::pin!(pump.detach(id));
-            // Commands are carried out in their order, so it was tried by the end of this one.
-            let tried = pump.drain(id);
-            tokio::select! {
-                biased;
-                _ = detached.as_mut() => panic!("its bytes have nowhere to go"),
-                tried = tried => tried.unwrap(),
-            }
-            sink.has_room.store(true, Ordering::Release);
-            pump.resume(id).unwrap();
-            detached.await.unwrap();
-        });
-        assert_eq!(sink.inner.moved.load(Ordering::Relaxed), 10);
+        ended_without_room(Then::Detach);
     }
 }

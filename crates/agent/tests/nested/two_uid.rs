@@ -6,7 +6,6 @@ use outlive_api::launch::{IsolationTier, LaunchOutcome, RuntimeKind};
 use outlive_core::event::ExitStatus;
 
 use crate::common::{
-    fixture::Do,
     sandbox::{Sandbox, call, config, us},
     stories,
 };
@@ -89,16 +88,7 @@ pub(crate) fn two_users_lose_nothing_when_processes_die() {
     assert_eq!(sandbox.wait("ses-tty"), ExitStatus::Code(0));
     assert_eq!(sandbox.output("ses-tty", "tty"), "more\r\n");
     let script = "(setsid sleep 1001 &) ; echo up; exec sleep 1000";
-    sandbox.start("ses-tree", &["sh", "-c", script]);
-    while sandbox.output("ses-tree", "out") != "up\n" {
-        std::thread::yield_now();
-    }
-    sandbox.ask(&Do::Kill("ses-tree".to_owned()));
-    let killed = ExitStatus::Signal {
-        signal: 9,
-        core: false,
-    };
-    assert_eq!(sandbox.wait("ses-tree"), killed);
+    crate::kill_a_tree(&sandbox, script);
 }
 
 /// A data folder that only root passes through is refused, with what to do.
