@@ -147,9 +147,9 @@ enum Source {
 
 /// When a change of the store has to survive a power loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sync {
+enum OnDisk {
     /// Before anything is done.
-    Now,
+    First,
     /// When the effect is done: it destroys nothing, and a runtime says itself what it does.
     Beside,
     /// Need not.
@@ -373,16 +373,16 @@ impl Task {
             self.publish_now();
             return Ok(effect);
         }
-        let sync = match effect {
-            _ if self.unsaved.is_some() => Sync::Now,
-            _ if !self.record.state.asks_for_more(&next) => Sync::Never,
-            Some(Effect::Freeze | Effect::Thaw) => Sync::Beside,
-            _ => Sync::Now,
+        let on_disk = match effect {
+            _ if self.unsaved.is_some() => OnDisk::First,
+            _ if !self.record.state.asks_for_more(&next) => OnDisk::Never,
+            Some(Effect::Freeze | Effect::Thaw) => OnDisk::Beside,
+            _ => OnDisk::First,
         };
         let mut record = self.record.clone();
         record.state = next;
         record.updated_at = clock::now().max(record.updated_at);
-        match (self.save(&record, sync).await, source, effect) {
+        match (self.save(&record, on_disk).await, source, effect) {
             (Ok(()), _, effect) => {
                 self.record = record;
                 self.publish_now();
@@ -405,12 +405,12 @@ impl Task {
         }
     }
 
-    async fn save(&mut self, record: &SandboxRecord, sync: Sync) -> Result<(), CallError> {
-        let saved = match sync {
-            Sync::Now => self.shared.store.update_sandbox(record).await,
-            Sync::Beside | Sync::Never => self.shared.store.note_sandbox(record).await,
+    async fn save(&mut self, record: &SandboxRecord, on_disk: OnDisk) -> Result<(), CallError> {
+        let saved = match on_disk {
+            OnDisk::First => self.shared.store.update_sandbox(record).await,
+            OnDisk::Beside | OnDisk::Never => self.shared.store.note_sandbox(record).await,
         };
-        self.owes_sync = saved.is_ok() && sync == Sync::Beside;
+        self.owes_sync = saved.is_ok() && on_disk == OnDisk::Beside;
         self.unsaved = match &saved {
             Ok(()) => None,
             Err(_) => Some(Instant::now() + STORE_RETRY),
@@ -444,7 +444,7 @@ impl Task {
             }
         }
         record.updated_at = now.max(record.updated_at);
-        self.save(&record, Sync::Now).await?;
+        self.save(&record, OnDisk::First).await?;
         self.record = record;
         self.publish_now();
         if let (true, Some(agent)) = (env_changed, self.agent.clone()) {
@@ -474,7 +474,7 @@ impl Task {
     async fn due(&mut self) {
         if self.unsaved.is_some_and(|at| at <= Instant::now()) {
             let record = self.record.clone();
-            if let Err(error) = self.save(&record, Sync::Now).await {
+            if let Err(error) = self.save(&record, OnDisk::First).await {
                 tracing::error!(sandbox = %self.record.id, %error, "the store still fails");
             }
             return;
