@@ -43,18 +43,8 @@ const DEV_LINKS: &[(&str, &str)] = &[
 
 /// Builds the root and goes there; [`enter`] makes it the only one.
 pub(super) fn build(plan: &RootPlan<'_>) -> Step<()> {
-    mount_change(
-        "/",
-        MountPropagationFlags::REC | MountPropagationFlags::PRIVATE,
-    )
-    .step("keeping the workload's mounts to itself")?;
     let owner = plan.ids.workload_offset();
-    tmpfs(
-        SCAFFOLD,
-        owner,
-        "0755",
-        MountFlags::NOSUID | MountFlags::NODEV,
-    )?;
+    scaffold(owner, "keeping the workload's mounts to itself")?;
     for dir in ["disk", "usr", "root"] {
         make_dir(&format!("{SCAFFOLD}/{dir}"), 0o755)?;
     }
@@ -93,20 +83,25 @@ pub(super) fn build(plan: &RootPlan<'_>) -> Step<()> {
     rustix::process::chdir(root).step("going to the workload's root")
 }
 
-/// Tries an overlay above `/usr`, and what the kernel shows, below the scaffold.
-pub(super) fn rehearse(ids: IdRange, usr: &OwnedFd) -> Step<()> {
+/// Keeps what is mounted from here on to this namespace, and has an empty place for it.
+fn scaffold(owner: u32, step: &str) -> Step<()> {
     mount_change(
         "/",
         MountPropagationFlags::REC | MountPropagationFlags::PRIVATE,
     )
-    .step("keeping mounts to a namespace")?;
-    let owner = ids.workload_offset();
+    .step(step)?;
     tmpfs(
         SCAFFOLD,
         owner,
         "0755",
         MountFlags::NOSUID | MountFlags::NODEV,
-    )?;
+    )
+}
+
+/// Tries an overlay above `/usr`, and what the kernel shows, below the scaffold.
+pub(super) fn rehearse(ids: IdRange, usr: &OwnedFd) -> Step<()> {
+    let owner = ids.workload_offset();
+    scaffold(owner, "keeping mounts to a namespace")?;
     for dir in [
         "disk",
         "disk/upper",
