@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, mkdirat, openat, unlinkat
 
 use super::{
     attempt::AttemptKey,
-    crowd::{attempt_pids, open_pidfd, signal_each},
+    crowd::{attempt_pids, open_pidfd, signal_growing},
 };
 use crate::{keeper::Kept, sys};
 
@@ -226,13 +226,14 @@ impl AttemptCgroup {
 
     /// Signals every process of the attempt. One that ends meanwhile is fine.
     ///
-    /// Each is signalled by pidfd, after a second look that it still belongs here.
+    /// Each is signalled by pidfd, after a second look that it still belongs here; so are those that
+    /// they start meanwhile.
     pub fn signal_all(&self, leader: u32, signal: u8) -> io::Result<Reach> {
         let reach = match self.unified {
             Some(_) => Reach::Group,
             None => Reach::Session,
         };
-        signal_each(&self.pids(leader)?, || self.pids(leader), signal)?;
+        signal_growing(&|| self.pids(leader), signal)?;
         Ok(reach)
     }
 

@@ -21,6 +21,10 @@ const SIGKILL: u8 = 9;
 const SIGCONT: u8 = 18;
 const SIGSTOP: u8 = 19;
 
+/// How often somebody new is looked for: more often than any program that means well starts another
+/// and ends.
+const ROUNDS_MAX: usize = 32;
+
 /// Everything that runs in the sandbox beside the agent.
 #[derive(Debug)]
 pub struct Crowd {
@@ -71,7 +75,7 @@ impl Crowd {
     }
 
     fn signal_each(&self, pids: &[u32], signal: u8) -> io::Result<()> {
-        signal_each(pids, || self.pids(), signal)
+        signal_each(pids, &|| self.pids(), signal)
     }
 
     fn pids(&self) -> io::Result<Vec<u32>> {
@@ -188,11 +192,37 @@ impl Seen {
     }
 }
 
-/// All processes that our `/proc` shows.
+/// All processes that our `/proc` shows, those that are born meanwhile included: else a parent that
+/// ends and its newborn child are both missed, and a tree looks gone that is not.
 fn all() -> io::Result<Vec<Seen>> {
-    let pids = numbers("/proc")?;
-    let seen = |pid| look(&format!("/proc/{pid}/stat"), pid);
-    Ok(pids.into_iter().filter_map(seen).collect())
+    let mut found = Vec::new();
+    each_new(
+        || numbers("/proc"),
+        |pids| {
+            let seen = |pid: &u32| look(&format!("/proc/{pid}/stat"), *pid);
+            found.extend(pids.iter().filter_map(seen));
+            Ok(())
+        },
+    )?;
+    Ok(found)
+}
+
+/// Hands on whoever is listed, each once, until nobody new is. On a host where somebody is always
+/// born that is after [`ROUNDS_MAX`] lists.
+fn each_new(
+    list: impl Fn() -> io::Result<Vec<u32>>,
+    mut act: impl FnMut(&[u32]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut known = HashSet::new();
+    for _ in 0..ROUNDS_MAX {
+        let mut born = list()?;
+        born.retain(|pid| known.insert(*pid));
+        if born.is_empty() {
+            break;
+        }
+        act(&born)?;
+    }
+    Ok(())
 }
 
 /// `None`: it ended meanwhile.
@@ -224,11 +254,20 @@ fn numbers(path: &str) -> io::Result<Vec<u32>> {
     Ok(numbers)
 }
 
+/// Signals whoever `look` finds, and whoever they start meanwhile: a process may fork before its
+/// signal reaches it, and its child must not be the one that never hears of it.
+pub(super) fn signal_growing(
+    look: &impl Fn() -> io::Result<Vec<u32>>,
+    signal: u8,
+) -> io::Result<()> {
+    each_new(look, |pids| signal_each(pids, look, signal))
+}
+
 /// Signals these, in this order, if `look` still finds them once a pidfd holds each. One that ends
 /// meanwhile is fine.
-pub(super) fn signal_each(
+fn signal_each(
     pids: &[u32],
-    look: impl Fn() -> io::Result<Vec<u32>>,
+    look: &impl Fn() -> io::Result<Vec<u32>>,
     signal: u8,
 ) -> io::Result<()> {
     if pids.is_empty() {
@@ -277,6 +316,8 @@ fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+
     use super::*;
 
     fn seen(pid: u32, parent: u32) -> Seen {
@@ -297,6 +338,38 @@ mod tests {
         let found = with_descendants(all, |it| it.parent == 1);
         let found: Vec<_> = found.into_iter().map(|it| it.pid).collect();
         assert_eq!(found, [9, 7, 3, 4, 2, 5]);
+    }
+
+    #[test]
+    fn who_is_born_while_others_are_looked_at_is_looked_at_too() {
+        // The parent 5 was listed, had its child, and ended before anybody looked at it.
+        let lists = RefCell::new(vec![vec![1, 6, 7], vec![1, 6], vec![1, 5]]);
+        let mut seen = Vec::new();
+        let outcome = each_new(
+            || Ok(lists.borrow_mut().pop().unwrap_or_default()),
+            |pids| {
+                seen.push(pids.to_vec());
+                Ok(())
+            },
+        );
+        outcome.unwrap();
+        assert_eq!(seen, [vec![1, 5], vec![6], vec![7]]);
+    }
+
+    #[test]
+    fn a_host_where_somebody_is_always_born_holds_nobody_up() {
+        let last = Cell::new(0);
+        let mut rounds = 0;
+        let list = || {
+            last.set(last.get() + 1);
+            Ok(vec![last.get()])
+        };
+        let act = |_: &[u32]| {
+            rounds += 1;
+            Ok(())
+        };
+        each_new(list, act).unwrap();
+        assert_eq!(rounds, ROUNDS_MAX);
     }
 
     #[test]
