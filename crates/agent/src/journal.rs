@@ -50,7 +50,7 @@ use crate::{
     log,
     process::{SinkError, pump::Fill},
     sync::{Durable, Prepared, Syncer},
-    tails::{Tail, Tails},
+    tails::{News, Tail, Tails},
 };
 pub(crate) use open::Opened;
 
@@ -199,7 +199,7 @@ impl SessionJournal {
         for event in events {
             self.note_receipt(event);
         }
-        self.published(state);
+        self.published(state, News::Fact);
         // What is durable is about to be synced at once.
         if !is_durable && events.iter().any(|event| event.body.is_worth_a_sync()) {
             self.ask_for_sync();
@@ -208,13 +208,13 @@ impl SessionJournal {
     }
 
     /// Something is in the journal: publishes what may be seen, and has the rest synced.
-    fn appended(&self, state: &mut State) {
-        self.published(state);
+    fn appended(&self, state: &mut State, news: News) {
+        self.published(state, news);
         self.ask_for_sync();
     }
 
-    fn published(&self, state: &mut State) {
-        self.publish(state);
+    fn published(&self, state: &mut State, news: News) {
+        self.shared.publish(state, news);
         if state.maintain_at.is_none() {
             state.maintain_at = Some(self.shared.around.clock.now() + MAINTENANCE_PAUSE);
             self.shared.changed.notify_one();
@@ -229,10 +229,6 @@ impl SessionJournal {
                 log::warn(format_args!("no thread for syncs: {error}"));
             }
         }
-    }
-
-    fn publish(&self, state: &State) {
-        self.shared.publish(state);
     }
 
     /// Makes everything so far durable, and visible.
@@ -321,7 +317,7 @@ impl SessionJournal {
                 Err(error) => log::warn(format_args!("output can't be searched: {error}")),
             }
         }
-        self.appended(state);
+        self.appended(state, News::Output);
     }
 
     fn refuse_output(&self, error: AppendError) -> SinkError {
@@ -453,7 +449,7 @@ impl SessionJournal {
         // A head that is due moves within a second: one timer a second at most.
         state.maintain_at =
             due.map(|due| Timestamp::from_unix_nanos(due).max(now + MAINTENANCE_PAUSE));
-        self.appended(&mut state);
+        self.appended(&mut state, News::Fact);
         Ok(())
     }
 
@@ -463,7 +459,7 @@ impl SessionJournal {
         let now = self.shared.around.clock.now().unix_nanos();
         state.appender.set_retention(now, retention_of(retention))?;
         state.maintain_at = Some(self.shared.around.clock.now());
-        self.appended(&mut state);
+        self.appended(&mut state, News::Fact);
         Ok(())
     }
 
@@ -565,13 +561,13 @@ impl Shared {
             return false;
         }
         state.appender.synced(point);
-        self.publish(&state);
+        self.publish(&state, News::Fact);
         true
     }
 
-    fn publish(&self, state: &State) {
+    fn publish(&self, state: &State, news: News) {
         let (earliest, latest) = state.appender.window();
-        self.tail.move_to(earliest, latest);
+        self.tail.move_to(earliest, latest, news);
     }
 
     fn tidy_or_warn(&self) {

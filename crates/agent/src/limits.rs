@@ -71,6 +71,13 @@ pub(crate) const LINK_REQUEST_BYTES_MAX: u32 = 32 * 1024 * 1024;
 /// Replies of one link that wait for its socket.
 pub(crate) const LINK_REPLIES_MAX: usize = 256;
 
+/// Between two messages about output that a link gets while output floods. A lone line is told at
+/// once, and so is anything else than output; what is told less often costs both sides less.
+pub(crate) const LINK_NEWS_EVERY: Duration = Duration::from_micros(500);
+
+/// Messages about output that may follow each other faster than that.
+pub(crate) const LINK_NEWS_BURST: u32 = 8;
+
 /// How long a link may take to say hello.
 pub(crate) const LINK_HELLO_WAIT: Duration = Duration::from_secs(5);
 

@@ -15,10 +15,11 @@ use std::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use outlive_core::id::SessionId;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::timeout};
 
 use crate::limits::WATCHERS_MAX;
 
@@ -47,6 +48,17 @@ pub(crate) struct Tail {
 struct Queue {
     moved: Mutex<Vec<Arc<Tail>>>,
     notify: Notify,
+    /// Something other than output is in it.
+    hurry: Notify,
+}
+
+/// What a window moved for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Output, of which more may follow at once.
+    Output,
+    /// Anything else.
+    Fact,
 }
 
 /// One reader of moves. Leaves when dropped.
@@ -82,7 +94,7 @@ impl Tails {
     /// Adds the window of a session, or moves it when it was added before.
     pub(crate) fn add(&self, session: SessionId, earliest: u64, latest: u64) -> Arc<Tail> {
         if let Some(tail) = self.find(&session) {
-            tail.move_to(earliest, latest);
+            tail.move_to(earliest, latest, News::Fact);
             return tail;
         }
         let tail = Arc::new(Tail {
@@ -97,7 +109,7 @@ impl Tails {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .push(Arc::clone(&tail));
-        tail.tell();
+        tail.tell(News::Fact);
         tail
     }
 
@@ -113,7 +125,7 @@ impl Tails {
             .unwrap_or_else(PoisonError::into_inner)
             .retain(|other| !Arc::ptr_eq(other, tail));
         tail.gone.store(true, Ordering::Release);
-        tail.tell();
+        tail.tell(News::Fact);
     }
 
     /// Starts to watch: every session that exists is reported as moved first.
@@ -137,7 +149,7 @@ impl Tails {
             .unwrap_or_else(PoisonError::into_inner)
             .iter()
         {
-            tail.tell_one(slot, &queue);
+            tail.tell_one(slot, &queue, News::Fact);
         }
         Ok(Watcher {
             slot,
@@ -159,24 +171,24 @@ impl Tail {
     }
 
     /// Publishes a window. Values never go back: a late caller changes nothing.
-    pub(crate) fn move_to(self: &Arc<Self>, earliest: u64, latest: u64) {
+    pub(crate) fn move_to(self: &Arc<Self>, earliest: u64, latest: u64, news: News) {
         let before = self.earliest.fetch_max(earliest, Ordering::AcqRel);
         let was = self.latest.fetch_max(latest, Ordering::AcqRel);
         if before < earliest || was < latest {
-            self.tell();
+            self.tell(news);
         }
     }
 
-    fn tell(self: &Arc<Self>) {
+    fn tell(self: &Arc<Self>, news: News) {
         let watchers = self.watchers.read().unwrap_or_else(PoisonError::into_inner);
         for (slot, queue) in watchers.iter().enumerate() {
             if let Some(queue) = queue {
-                self.tell_one(slot, queue);
+                self.tell_one(slot, queue, news);
             }
         }
     }
 
-    fn tell_one(self: &Arc<Self>, slot: usize, queue: &Queue) {
+    fn tell_one(self: &Arc<Self>, slot: usize, queue: &Queue, news: News) {
         let bit = 1_u32 << slot;
         if self.queued.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
             queue
@@ -185,6 +197,9 @@ impl Tail {
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(Arc::clone(self));
             queue.notify.notify_one();
+        }
+        if news == News::Fact {
+            queue.hurry.notify_one();
         }
     }
 }
@@ -199,6 +214,12 @@ impl Watcher {
             }
             self.queue.notify.notified().await;
         }
+    }
+
+    /// Lets output gather for this long, or until something else happens.
+    pub(crate) async fn rest(&self, pause: Duration) {
+        // A call left over from what was taken already only makes one rest shorter.
+        drop(timeout(pause, self.queue.hurry.notified()).await);
     }
 
     /// The moves so far.
@@ -251,6 +272,8 @@ impl Drop for Watcher {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
 
     fn session(n: u64) -> SessionId {
@@ -288,13 +311,38 @@ mod tests {
         let watcher = tails.watch().unwrap();
         assert_eq!(watcher.take(), [moved(1, 1, 0)]);
         for latest in 1..=1000 {
-            tail.move_to(1, latest);
+            tail.move_to(1, latest, News::Output);
         }
         assert_eq!(watcher.take(), [moved(1, 1, 1000)]);
-        tail.move_to(1, 900);
+        tail.move_to(1, 900, News::Output);
         assert_eq!(watcher.take(), []);
-        tail.move_to(500, 1000);
+        tail.move_to(500, 1000, News::Output);
         assert_eq!(watcher.take(), [moved(1, 500, 1000)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rest_lets_output_gather_and_ends_with_anything_else() {
+        let tails = Tails::default();
+        let tail = tails.add(session(1), 1, 0);
+        let watcher = tails.watch().unwrap();
+        watcher.rest(Duration::ZERO).await;
+        assert_eq!(watcher.take(), [moved(1, 1, 0)]);
+        let hour = Duration::from_hours(1);
+        let begun = Instant::now();
+        tail.move_to(1, 1, News::Output);
+        tail.move_to(1, 2, News::Output);
+        watcher.rest(hour).await;
+        assert_eq!(begun.elapsed(), hour);
+        assert_eq!(watcher.take(), [moved(1, 1, 2)]);
+        // Its news is told with the output before it.
+        tail.move_to(1, 3, News::Output);
+        tail.move_to(1, 4, News::Fact);
+        watcher.rest(hour).await;
+        assert_eq!(begun.elapsed(), hour);
+        assert_eq!(watcher.take(), [moved(1, 1, 4)]);
+        tails.remove(&tail);
+        watcher.rest(hour).await;
+        assert_eq!(begun.elapsed(), hour);
     }
 
     #[test]
@@ -302,7 +350,7 @@ mod tests {
         let tails = Tails::default();
         let tail = tails.add(session(1), 1, 0);
         let first = tails.watch().unwrap();
-        tail.move_to(1, 7);
+        tail.move_to(1, 7, News::Output);
         drop(first);
         let second = tails.watch().unwrap();
         assert_eq!(second.take(), [moved(1, 1, 7)]);

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     limits::{SEARCH_PAGE_BYTES, SEARCH_PAGE_RECORDS},
     log,
+    tails::News,
 };
 
 /// A journal that was on disk.
@@ -119,7 +120,7 @@ impl SessionJournal {
             .set_retention(now, retention_of(session.spec().retention))?;
         state.appender = opened.appender;
         state.epoch += 1;
-        self.appended(&mut state);
+        self.appended(&mut state, News::Fact);
         Ok(())
     }
 
@@ -164,7 +165,7 @@ impl SessionJournal {
                     .map_err(io::Error::other)?;
             }
             state.maintain_at = Some(around.clock.now());
-            journal.appended(&mut state);
+            journal.appended(&mut state, News::Fact);
         }
         Ok(Opened {
             journal,

@@ -9,6 +9,7 @@
 //! while; a link that doesn't read its replies makes only its own calls wait.
 
 mod codec;
+mod pace;
 
 use std::{io, rc::Rc, sync::Arc};
 
@@ -20,17 +21,19 @@ use tokio::{
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::{Semaphore, mpsc},
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     limits::{
-        LINK_CALLS_MAX, LINK_HELLO_WAIT, LINK_REPLIES_MAX, LINK_REQUEST_BYTES_MAX, LINKS_MAX,
+        LINK_CALLS_MAX, LINK_HELLO_WAIT, LINK_NEWS_BURST, LINK_NEWS_EVERY, LINK_REPLIES_MAX,
+        LINK_REQUEST_BYTES_MAX, LINKS_MAX,
     },
     log,
     tails::{Move, Watcher},
 };
+use pace::Pace;
 
 /// Who answers the calls.
 pub(crate) trait Service: 'static {
@@ -176,6 +179,7 @@ async fn watch(
 ) {
     let mut moves = watcher.take();
     let mut first = true;
+    let mut pace = Pace::new(LINK_NEWS_EVERY, LINK_NEWS_BURST);
     loop {
         let mut batch = Vec::new();
         for one in moves {
@@ -200,8 +204,15 @@ async fn watch(
         if replies.send(batch).await.is_err() {
             return; // The link is closed.
         }
+        let pause = pace.told(Instant::now());
+        let news = async {
+            if !pause.is_zero() {
+                watcher.rest(pause).await;
+            }
+            watcher.next().await
+        };
         moves = tokio::select! {
-            moves = watcher.next() => moves,
+            moves = news => moves,
             () = closed.cancelled() => return,
         };
     }
