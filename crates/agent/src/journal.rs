@@ -10,13 +10,15 @@
 //! makes it part of the state before it next decides or shows anything.
 
 mod open;
+mod output;
 #[cfg(test)]
 mod tests;
 mod unsettled;
+mod upkeep;
 
 use std::{
     io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -25,31 +27,25 @@ use std::{
 
 use outlive_api::record;
 use outlive_core::{
-    event::{Body, Event, Stream},
+    event::{Body, Event},
     id::Generation,
-    readiness::{Matcher, Seen},
+    readiness::Matcher,
     receipt::id_hash,
     session::Session,
     spec,
     time::Timestamp,
 };
 use outlive_journal::{
-    AppendError, Appender, Committed, Durability, NewRecord, ReadError, Reader, Record, Retention,
-    SyncPoint,
-    limits::RECEIPTS_ACTIVE_MAX,
+    AppendError, Appender, Durability, NewRecord, Record, Retention,
     receipts::{Receipt, ReceiptError, Receipts},
 };
 use tokio::sync::Notify;
 
 use crate::{
     clock::Clock,
-    limits::{
-        FULL_RETRY, MAINTENANCE_PAUSE, OUTPUT_FRAME_BYTES_MAX, SEARCH_PAGE_BYTES,
-        SEARCH_PAGE_RECORDS,
-    },
+    limits::{FULL_RETRY, MAINTENANCE_PAUSE},
     log,
-    process::{SinkError, pump::Fill},
-    sync::{Durable, Prepared, Syncer},
+    sync::{Durable, Syncer},
     tails::{News, Tail, Tails},
 };
 pub(crate) use open::Opened;
@@ -246,152 +242,6 @@ impl SessionJournal {
         }
     }
 
-    /// Appends a frame of output that `fill` moves. Called by the pump.
-    pub(crate) fn append_output(
-        &self,
-        attempt: u32,
-        stream: Stream,
-        fill: &mut Fill<'_>,
-    ) -> Result<usize, SinkError> {
-        let mut state = self.lock();
-        let now = self.shared.around.clock.now().unix_nanos();
-        let code = record::stream_code(stream);
-        let frame = match state
-            .appender
-            .begin_output(now, record::KIND_OUTPUT, code, attempt)
-        {
-            Ok(frame) => frame,
-            Err(error) => return Err(self.refuse_output(error)),
-        };
-        let offset = frame.offset();
-        let moved = match frame.fd() {
-            Some(file) => fill(file, offset, OUTPUT_FRAME_BYTES_MAX),
-            None => Err(io::Error::other("the journal's storage has no descriptors")),
-        };
-        let committed = match moved {
-            Ok(0) => {
-                frame.cancel().map_err(|error| self.refuse_output(error))?;
-                return Ok(0);
-            }
-            Ok(count) => {
-                let len = u32::try_from(count)
-                    .map_err(|error| SinkError::Broken(io::Error::other(error)))?;
-                frame
-                    .commit(len)
-                    .map_err(|error| self.refuse_output(error))?
-            }
-            Err(error) => {
-                frame.cancel().map_err(|error| self.refuse_output(error))?;
-                // Room for a frame's header, and none for what follows it.
-                return Err(if is_no_space(&error) {
-                    self.refuse_output(AppendError::Full)
-                } else {
-                    SinkError::Source(error)
-                });
-            }
-        };
-        self.note_output(&mut state, attempt, stream, &committed);
-        Ok(usize::try_from(committed.len).unwrap_or(0))
-    }
-
-    fn note_output(&self, state: &mut State, attempt: u32, stream: Stream, committed: &Committed) {
-        let at = Timestamp::from_unix_nanos(committed.at_nanos);
-        let body = Body::Output {
-            stream,
-            len: committed.len,
-        };
-        state.output = Some(Event {
-            seq: committed.seq,
-            at,
-            attempt,
-            body,
-        });
-        if let Some(matcher) = &mut state.matcher {
-            match search(matcher, stream, committed) {
-                Ok(Seen::No) => {}
-                Ok(Seen::Yes) => {
-                    state.matcher = None;
-                    self.shared.is_matched.store(true, Ordering::Release);
-                    self.shared.changed.notify_one();
-                }
-                Err(error) => log::warn(format_args!("output can't be searched: {error}")),
-            }
-        }
-        self.appended(state, News::Output);
-    }
-
-    fn refuse_output(&self, error: AppendError) -> SinkError {
-        match error {
-            AppendError::Full => {
-                self.shared.is_stalled.store(true, Ordering::Release);
-                self.shared.changed.notify_one();
-                SinkError::Full
-            }
-            other => SinkError::Broken(io::Error::other(other)),
-        }
-    }
-
-    /// Whether output waits for space on the disk.
-    pub(crate) fn is_stalled(&self) -> bool {
-        self.shared.is_stalled.load(Ordering::Acquire)
-    }
-
-    /// The pump is about to try again; whether it waits at all.
-    pub(crate) fn clear_stall(&self) -> bool {
-        self.shared.is_stalled.swap(false, Ordering::AcqRel)
-    }
-
-    /// Looks for the bytes that make attempt `number` ready: in what it wrote already, and in all
-    /// that comes. To be called before its output is pumped.
-    pub(crate) async fn search_output(
-        &self,
-        mut matcher: Matcher,
-        number: u32,
-    ) -> Result<(), JournalError> {
-        self.shared.is_matched.store(false, Ordering::Release);
-        let last = self.lock().appender.last_seq();
-        let (earliest, _) = self.window();
-        let path = self.shared.path.clone();
-        let searched = tokio::task::spawn_blocking(move || {
-            let seen = search_written(&path, &mut matcher, number, earliest, last)?;
-            io::Result::Ok((seen, matcher))
-        });
-        let (seen, matcher) = searched.await.map_err(io::Error::other)??;
-        match seen {
-            Seen::No => self.lock().matcher = Some(matcher),
-            Seen::Yes => {
-                self.shared.is_matched.store(true, Ordering::Release);
-                self.shared.changed.notify_one();
-            }
-        }
-        Ok(())
-    }
-
-    /// The attempt is over: nothing is looked for.
-    pub(crate) fn end_search(&self) {
-        self.lock().matcher = None;
-    }
-
-    /// Whether the bytes were seen since the last call.
-    pub(crate) fn take_match(&self) -> bool {
-        self.shared.is_matched.swap(false, Ordering::AcqRel)
-    }
-
-    /// Resolves when the searched bytes were seen, or the disk is full.
-    pub(crate) async fn changed(&self) {
-        self.shared.changed.notified().await;
-    }
-
-    /// The newest output that is not part of the state yet.
-    pub(crate) fn take_output(&self) -> Option<Event> {
-        self.lock().output.take()
-    }
-
-    /// The same, left where it is.
-    pub(crate) fn output_pending(&self) -> Option<Event> {
-        self.lock().output.clone()
-    }
-
     /// First retained and last published event.
     pub(crate) fn window(&self) -> (u64, u64) {
         (self.shared.tail.earliest(), self.shared.tail.latest())
@@ -433,54 +283,6 @@ impl SessionJournal {
         }
     }
 
-    /// When [`SessionJournal::maintain`] is due.
-    pub(crate) fn next_maintenance(&self) -> Option<Timestamp> {
-        self.lock().maintain_at
-    }
-
-    /// Moves the head by age, seals what is idle, settles receipts.
-    pub(crate) fn maintain(&self) -> Result<(), JournalError> {
-        let mut state = self.lock();
-        if state.is_removed {
-            return Ok(());
-        }
-        let now = self.shared.around.clock.now();
-        let due = state.appender.maintain(now.unix_nanos())?;
-        // A head that is due moves within a second: one timer a second at most.
-        state.maintain_at =
-            due.map(|due| Timestamp::from_unix_nanos(due).max(now + MAINTENANCE_PAUSE));
-        self.appended(&mut state, News::Fact);
-        Ok(())
-    }
-
-    /// Changes how much is kept, at once.
-    pub(crate) fn set_retention(&self, retention: spec::Retention) -> Result<(), JournalError> {
-        let mut state = self.lock();
-        let now = self.shared.around.clock.now().unix_nanos();
-        state.appender.set_retention(now, retention_of(retention))?;
-        state.maintain_at = Some(self.shared.around.clock.now());
-        self.appended(&mut state, News::Fact);
-        Ok(())
-    }
-
-    /// Ends the journal in order: opening it on another boot jumps over no numbers.
-    pub(crate) fn seal(&self, session: &Session) -> Result<(), JournalError> {
-        let mut state = self.lock();
-        let now = self.shared.around.clock.now().unix_nanos();
-        state.appender.put_checkpoint(now, &session.checkpoint())?;
-        Ok(state.appender.seal(now)?)
-    }
-
-    /// Removes the files; whoever reads one may read on.
-    pub(crate) fn remove(&self) -> io::Result<()> {
-        self.lock().is_removed = true;
-        self.shared.around.tails.remove(&self.shared.tail);
-        match std::fs::remove_dir_all(&self.shared.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            outcome => outcome,
-        }
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.shared.lock()
     }
@@ -491,208 +293,15 @@ impl Shared {
         // Every change of the state is one call of the appender, which settles what was left.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl Durable for Shared {
-    fn sync(&self) -> io::Result<usize> {
-        // What comes from here on asks again.
-        self.is_sync_asked.store(false, Ordering::Release);
-        let mut count = 0;
-        while let Some((point, epoch)) = self.sync_point()? {
-            if let Err(error) = point.sync() {
-                let copy = io::Error::new(error.kind(), error.to_string());
-                self.lock().appender.sync_failed(error);
-                return Err(copy);
-            }
-            count += point.sync_count();
-            // Another runtime's appender may have come meanwhile: it has a point of its own.
-            if self.synced(&point, epoch) {
-                break;
-            }
-        }
-        if count > 0 {
-            self.tidy_or_warn();
-        }
-        Ok(count)
-    }
-
-    fn prepare(self: Arc<Self>) -> io::Result<Option<Prepared>> {
-        self.is_sync_asked.store(false, Ordering::Release);
-        let Some((point, epoch)) = self.sync_point()? else {
-            return Ok(None);
-        };
-        Ok(Some(Box::new(move |outcome| match outcome {
-            Ok(()) => {
-                if self.synced(&point, epoch) {
-                    self.tidy_or_warn();
-                }
-            }
-            Err(error) => {
-                let copy = io::Error::new(error.kind(), error.to_string());
-                self.lock().appender.sync_failed(copy);
-            }
-        })))
-    }
-}
-
-impl Shared {
-    /// What has to be synced now, and by which appender's count.
-    fn sync_point(&self) -> io::Result<Option<(SyncPoint, u64)>> {
-        let mut state = self.lock();
-        if state.is_removed {
-            return Ok(None);
-        }
-        match state.appender.sync_point() {
-            Ok(point) => Ok(point.map(|point| (point, state.epoch))),
-            // Output that is half in the journal waits for space, and so does what follows.
-            Err(AppendError::Full) => Err(io::ErrorKind::StorageFull.into()),
-            Err(error) => Err(io::Error::other(error)),
-        }
-    }
 
     fn receipts(&self) -> MutexGuard<'_, Receipts> {
         self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Everything up to the point is on disk; `false` when it says nothing about this appender.
-    fn synced(&self, point: &SyncPoint, epoch: u64) -> bool {
-        let mut state = self.lock();
-        if state.epoch != epoch {
-            return false;
-        }
-        state.appender.synced(point);
-        self.publish(&state, News::Fact);
-        true
     }
 
     fn publish(&self, state: &State, news: News) {
         let (earliest, latest) = state.appender.window();
         self.tail.move_to(earliest, latest, news);
     }
-
-    fn tidy_or_warn(&self) {
-        if let Err(error) = self.tidy() {
-            // Nothing is lost: the next sync tries again, and until then no file goes.
-            log::warn(format_args!("{}: {error}", self.path.display()));
-        }
-    }
-
-    /// Puts receipts of sealed segments away, and removes files that nobody needs.
-    fn tidy(&self) -> io::Result<()> {
-        let (sealed, resumed, last, earliest) = {
-            let state = self.lock();
-            if state.is_removed {
-                return Ok(());
-            }
-            let (earliest, _) = state.appender.window();
-            (
-                state.appender.sealed_up_to(),
-                state.appender.resumes_after(),
-                state.appender.last_seq(),
-                earliest,
-            )
-        };
-        let covered = self.seal_receipts(sealed, last, earliest)?;
-        let covered = {
-            let mut receipts = self.receipts();
-            receipts.note_none(resumed)?;
-            covered.max(receipts.covered_up_to())
-        };
-        let garbage = {
-            let mut state = self.lock();
-            if state.is_removed {
-                return Ok(());
-            }
-            // A file goes only when the receipts of its events are on disk elsewhere.
-            state.appender.pin_after(covered);
-            state.appender.take_garbage()
-        };
-        garbage.map_or(Ok(()), |garbage| garbage.remove())
-    }
-
-    /// Writes receipts of sealed segments as a run; returns up to where they are safe.
-    fn seal_receipts(&self, sealed: u64, last: u64, earliest: u64) -> io::Result<u64> {
-        let now = self.around.clock.now().unix_nanos();
-        let seal = {
-            let mut receipts = self.receipts();
-            if receipts.is_seal_due(sealed) {
-                let is_crowded = receipts.active_count() >= RECEIPTS_ACTIVE_MAX;
-                receipts.begin_seal(if is_crowded { last } else { sealed })?
-            } else {
-                None
-            }
-        };
-        // The disk is waited for without the receipts: inputs look for theirs meanwhile.
-        if let Some(seal) = seal {
-            let written = seal.write();
-            self.receipts().finish(written, now, earliest)?;
-        }
-        let merge = self.receipts().begin_merge(now, earliest);
-        if let Some(merge) = merge {
-            let written = merge.write();
-            self.receipts().finish(written, now, earliest)?;
-        }
-        Ok(self.receipts().covered_up_to())
-    }
-}
-
-fn is_no_space(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
-    )
-}
-
-/// Searches what an attempt wrote before this supervisor started.
-fn search_written(
-    path: &Path,
-    matcher: &mut Matcher,
-    number: u32,
-    earliest: u64,
-    last: u64,
-) -> io::Result<Seen> {
-    let mut reader = Reader::open(path)?;
-    let mut after = earliest.saturating_sub(1);
-    while after < last {
-        let page = match reader.read_after(after, last, SEARCH_PAGE_BYTES, SEARCH_PAGE_RECORDS) {
-            Ok(page) => page,
-            Err(ReadError::Expired { earliest }) => {
-                after = earliest.saturating_sub(1);
-                continue;
-            }
-            Err(error) => return Err(io::Error::other(error)),
-        };
-        for record in &page {
-            let stream = record::stream_of(record.stream);
-            if let (record::KIND_OUTPUT, true, Some(stream)) =
-                (record.kind, record.attempt == number, stream)
-                && matcher.feed(stream, &record.payload) == Seen::Yes
-            {
-                return Ok(Seen::Yes);
-            }
-        }
-        match page.last() {
-            Some(newest) => after = newest.seq,
-            None => break,
-        }
-    }
-    Ok(Seen::No)
-}
-
-fn search(matcher: &mut Matcher, stream: Stream, committed: &Committed) -> io::Result<Seen> {
-    let mut chunk = [0; 8192];
-    let mut from = 0;
-    while from < committed.len {
-        let count = committed.read_at(&mut chunk, from)?;
-        if count == 0 {
-            break;
-        }
-        if matcher.feed(stream, &chunk[..count]) == Seen::Yes {
-            return Ok(Seen::Yes);
-        }
-        from += u32::try_from(count).unwrap_or(u32::MAX);
-    }
-    Ok(Seen::No)
 }
 
 /// The event of a record; `None` for a gap and for what this build does not know.

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     os::fd::BorrowedFd,
+    path::Path,
     sync::{Condvar, mpsc},
     thread,
     time::Duration,
