@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use outlive_journal::{
-    Appender, Config, Durability, Gap, NewRecord, Opened, ReadError, Reader, Record, Retention,
-    storage::Storage,
+    Appender, Config, Durability, FileStorage, Gap, NewRecord, Opened, ReadError, Reader, Record,
+    Retention, sim::SimDisk, storage::Storage,
 };
 
 pub(crate) const OUTPUT: u8 = 6;
@@ -155,4 +155,14 @@ pub(crate) fn expired(error: &ReadError) -> Option<u64> {
         ReadError::Expired { earliest } => Some(*earliest),
         _ => None,
     }
+}
+
+/// One suite for both storages: runs a test on the simulated disk and on a real one.
+pub(crate) fn on_both(test: fn(Arc<dyn Storage>)) {
+    test(SimDisk::new().storage());
+    let separate = SimDisk::new();
+    separate.separate_names();
+    test(separate.storage());
+    let directory = tempfile::tempdir().unwrap();
+    test(FileStorage::create(&directory.path().join("journal")).unwrap());
 }

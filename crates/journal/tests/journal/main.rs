@@ -9,4 +9,7 @@ mod crash;
 mod follow;
 mod full;
 mod model;
+mod opening;
+mod reading;
 mod receipts;
+mod retention;
