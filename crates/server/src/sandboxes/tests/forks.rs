@@ -1,0 +1,60 @@
+//! Forks of a sandbox.
+
+use std::time::Duration;
+
+use outlive_api::launch::Copied;
+use outlive_core::{id::Generation, sandbox::Observed};
+use tokio::sync::watch;
+
+use super::{Server, Stage, killed_at_every_step, new_sandbox};
+use crate::clock;
+use crate::sandboxes::config::ConfigChange;
+
+#[test]
+fn a_server_killed_while_it_forks_leaves_a_whole_copy_or_none() {
+    let steps = killed_at_every_step(|engine| async move {
+        let source = engine.create(new_sandbox()).await.unwrap();
+        let (progress, _) = watch::channel(Copied::default());
+        let fork = engine
+            .fork(&source, ConfigChange::default(), progress)
+            .await;
+        fork.unwrap().resume().await.unwrap();
+    });
+    assert!(steps >= 15, "{steps} steps");
+}
+
+#[test]
+fn a_fork_is_a_sandbox_of_its_own_and_its_source_goes_on() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let mut new = new_sandbox();
+        (new.config.ttl, new.config.hard_ttl) = (Some(1000), Some(2000));
+        let source = server.engine.create(new).await.unwrap();
+        let (progress, _) = watch::channel(Copied::default());
+        let change = ConfigChange {
+            hard_ttl: Some(60),
+            ..ConfigChange::default()
+        };
+        let fork = server.engine.fork(&source, change, progress).await.unwrap();
+        let agent = stage.host.agent(&source.record().id).unwrap();
+        assert!(!agent.is_frozen());
+        assert_eq!(source.record().state.observed, Observed::Running);
+        let child = fork.record();
+        assert_eq!(child.state.observed, Observed::Released);
+        assert_eq!(child.state.generation, Generation::FIRST);
+        assert_eq!(child.config.env_vars["A"], "1");
+        // Deadlines are not inherited.
+        assert_eq!((child.config.ttl, child.state.expires_at), (None, None));
+        let left = child.state.hard_expires_at.unwrap().since(clock::now());
+        assert!(left <= Duration::from_mins(1), "{left:?}");
+        // A source that sleeps is not woken for it.
+        source.suspend().await.unwrap();
+        let (progress, _) = watch::channel(Copied::default());
+        let change = ConfigChange::default();
+        server.engine.fork(&source, change, progress).await.unwrap();
+        assert!(agent.is_frozen());
+        assert_eq!(source.record().state.observed, Observed::Frozen);
+    });
+    server.kill();
+}

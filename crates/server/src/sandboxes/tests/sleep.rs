@@ -1,0 +1,145 @@
+//! Frozen sandboxes: who is told what of them, what wakes them, and when they fall asleep.
+
+use std::time::Duration;
+
+use outlive_api::agent::Request;
+use outlive_core::{
+    id::{Generation, SessionId},
+    sandbox::{Observed, ReleaseWhy},
+    session::Rejection,
+};
+
+use super::{Server, Stage, new_sandbox};
+use crate::{
+    agents::tests::{create, session},
+    clock,
+    sessions::{CallError, SandboxHandle},
+};
+
+#[test]
+fn a_frozen_sandbox_is_read_as_it_stands_and_woken_by_what_changes_it() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        let agent = stage.host.agent(&sandbox.record().id).unwrap();
+        let session = SessionId::from_bits(7);
+        let signal = Request::Signal {
+            session: session.clone(),
+            expected: None,
+            signal: 15,
+        };
+        sandbox.suspend().await.unwrap();
+        assert!(agent.is_frozen());
+        assert_eq!(sandbox.record().state.observed, Observed::Frozen);
+        // Reading never wakes.
+        assert_eq!(sandbox.list().await.unwrap(), vec![]);
+        sandbox.view(&session).await.unwrap_err();
+        assert!(agent.is_frozen());
+        sandbox.call(signal).await.unwrap();
+        assert!(!agent.is_frozen());
+        assert_eq!(sandbox.record().state.generation, Generation::FIRST);
+        sandbox.suspend().await.unwrap();
+        // A second one changes nothing.
+        sandbox.suspend().await.unwrap();
+    });
+    let id = server.settle()[0].record().id.clone();
+    server.kill();
+    // The next server leaves it asleep.
+    let server = Server::sound(&stage.host);
+    let sandbox = server.settle().pop().unwrap();
+    assert_eq!(sandbox.record().state.observed, Observed::Frozen);
+    assert!(stage.host.agent(&id).unwrap().is_frozen());
+    server.kill();
+}
+
+// A supervisor that hung held up every look at its sessions, though their files could answer.
+#[test]
+fn a_supervisor_that_does_not_answer_holds_a_look_up_for_ten_seconds() {
+    let stage = Stage::set();
+    let server = Server::alone(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        let agent = stage.host.agent(&sandbox.record().id).unwrap();
+        sandbox.call(create()).await.unwrap();
+        assert_eq!(sandbox.list().await.unwrap().len(), 1);
+        agent.hang();
+        tokio::time::pause();
+        let from = tokio::time::Instant::now();
+        // This supervisor has a session that no file knows.
+        assert_eq!(sandbox.list().await.unwrap(), vec![]);
+        assert_eq!(from.elapsed().as_secs(), 10);
+        let error = sandbox.view(&session()).await.unwrap_err();
+        assert!(
+            matches!(error, CallError::Rejected(Rejection::NotFound)),
+            "{error:?}"
+        );
+        assert_eq!(from.elapsed().as_secs(), 20);
+    });
+    server.kill();
+}
+
+#[test]
+fn a_workload_that_can_t_be_frozen_goes_on_and_the_caller_is_told_why() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        let agent = stage.host.agent(&sandbox.record().id).unwrap();
+        agent.refuse_freezes(1);
+        let error = sandbox.suspend().await.unwrap_err();
+        assert!(
+            matches!(&error, CallError::Unavailable { message, .. } if message.contains("told not to freeze")),
+            "{error:?}"
+        );
+        assert_eq!(sandbox.record().state.observed, Observed::Running);
+        assert!(!agent.is_frozen());
+        sandbox.suspend().await.unwrap();
+    });
+    server.kill();
+}
+
+#[test]
+fn a_frozen_runtime_that_is_lost_waits_for_a_call() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        sandbox.suspend().await.unwrap();
+        stage.host.kill(&sandbox.record().id);
+        sandbox.reaches(Generation::FIRST, Observed::Released).await;
+        assert_eq!(sandbox.record().state.why, Some(ReleaseWhy::RuntimeLost));
+        sandbox.call(Request::Health).await.unwrap();
+        assert_eq!(sandbox.record().state.generation, Generation(2));
+    });
+    server.kill();
+}
+
+#[test]
+fn nobody_there_and_it_sleeps_somebody_there_and_it_does_not() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let mut new = new_sandbox();
+        new.config.idle.freeze_after_seconds = Some(1);
+        let sandbox = server.engine.create(new).await.unwrap();
+        let attached = sandbox.attach(&SessionId::from_bits(1));
+        let (doing, sleeps_at) = sandbox.wakefulness();
+        assert_eq!(doing.len(), 1);
+        assert_eq!(sleeps_at, None);
+        drop(attached);
+        let left = clock::now();
+        let (doing, sleeps_at) = sandbox.wakefulness();
+        assert_eq!(doing, vec![]);
+        assert!(sleeps_at.unwrap() <= left + Duration::from_secs(1));
+        sandbox.reaches(Generation::FIRST, Observed::Frozen).await;
+        assert!(clock::now() >= sleeps_at.unwrap());
+        // Polling keeps nobody awake, and a call wakes it for another while.
+        sandbox.list().await.unwrap();
+        assert_eq!(sandbox.record().state.observed, Observed::Frozen);
+        sandbox.wake().await.unwrap();
+        assert_eq!(sandbox.record().state.observed, Observed::Running);
+        sandbox.reaches(Generation::FIRST, Observed::Frozen).await;
+    });
+    server.kill();
+}
