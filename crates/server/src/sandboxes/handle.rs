@@ -1,7 +1,10 @@
 //! A sandbox as the rest of the server sees it: reads are answered here, changes are asked of
 //! its task.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+mod calls;
+mod reads;
+
+use std::{path::PathBuf, sync::Arc};
 
 use outlive_api::{
     agent::{Outcome, Request, SessionView},
@@ -9,13 +12,13 @@ use outlive_api::{
 };
 use outlive_core::{
     id::{SandboxId, SessionId},
-    sandbox::{Desired, Hold, Observed},
-    session::{Phase as CorePhase, Rejection, Session},
+    sandbox::{Desired, Hold},
+    session::Session,
     time::Timestamp,
 };
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, timeout, timeout_at},
+    time::timeout,
 };
 
 use super::{
@@ -26,15 +29,14 @@ use super::{
 };
 use crate::{
     agents::{
-        agent::{Agent, NoAnswer},
-        link::Lost,
-        offline::{self, Writer},
+        agent::Agent,
+        offline::{self},
         tails::Tails,
     },
     clock,
-    limits::{AGENT_WAIT_MAX, CENSUS_ANSWER_MAX, READ_ANSWER_MAX, STARTING_WAIT_MAX, WAKES_MAX},
+    limits::CENSUS_ANSWER_MAX,
     runtime::Place,
-    sessions::{Answer, Awake, CallError, Census, Life, SandboxHandle, Tail},
+    sessions::{Answer, Awake, CallError, Census, SandboxHandle, Tail},
     store::{Owner, SandboxRecord},
 };
 
@@ -214,188 +216,6 @@ impl Sandbox {
             answer => answer,
         }
     }
-
-    /// The runtime that answers; wakes the sandbox where that is allowed.
-    async fn awake(&self) -> Result<Arc<Agent>, CallError> {
-        for _ in 0..WAKES_MAX {
-            let snapshot = self.snapshot.borrow().clone();
-            match snapshot.record.state.observed {
-                Observed::Running => {
-                    if let Some(agent) = snapshot.agent {
-                        return Ok(agent);
-                    }
-                }
-                Observed::Releasing if snapshot.record.state.restoring.is_some() => {
-                    return Err(unavailable("the sandbox's files are being put back", 1));
-                }
-                Observed::Releasing => return Err(unavailable("the sandbox is pausing", 1)),
-                Observed::Deleting => return Err(CallError::NoSandbox),
-                Observed::Starting
-                | Observed::Freezing
-                | Observed::Frozen
-                | Observed::Thawing
-                | Observed::Released
-                | Observed::Failed => {}
-            }
-            self.ask(Command::Wake).await?;
-        }
-        Err(unavailable("the sandbox does not stay awake", 5))
-    }
-
-    /// A call that wakes the sandbox means the attempt that recovery is about to start: it waits
-    /// for that attempt instead of being refused for coming a moment early.
-    async fn call_now(&self, request: Request) -> Result<Outcome, CallError> {
-        let _busy = self.activity.open(kind_of(&request), "call");
-        let until = Instant::now() + STARTING_WAIT_MAX;
-        let mut followed = None;
-        loop {
-            let answer = self.call_awake(request.clone()).await;
-            let Some(session) = met_a_start(&request, &answer) else {
-                return answer;
-            };
-            let Some(tail) = &mut followed else {
-                // Asked once more with the tail in hand, so that no event slips in between.
-                followed = self.tails.follow(session);
-                if followed.is_none() {
-                    return answer;
-                }
-                continue;
-            };
-            if !matches!(timeout_at(until, tail.changed()).await, Ok(Ok(()))) {
-                return answer;
-            }
-        }
-    }
-
-    async fn call_awake(&self, request: Request) -> Result<Outcome, CallError> {
-        let mut last = Lost::NotSent;
-        for _ in 0..WAKES_MAX {
-            let agent = self.awake().await?;
-            match agent.call(request.clone()).await {
-                // It fell asleep under the call.
-                Ok(Outcome::Rejected(Rejection::Frozen)) => self.ask(Command::Wake).await?,
-                Ok(outcome) => return accept(outcome),
-                Err(NoAnswer::RuntimeGone { call }) => {
-                    last = call;
-                    if call == Lost::Unknown && !safe_in_next_generation(&request) {
-                        return Err(no_answer(&NoAnswer::Unknown));
-                    }
-                    // The task learns of the end on its own; wait until it did.
-                    self.until_replaced(&agent).await;
-                }
-                Err(other) => return Err(no_answer(&other)),
-            }
-        }
-        Err(no_answer(&NoAnswer::RuntimeGone { call: last }))
-    }
-
-    async fn until_replaced(&self, dead: &Arc<Agent>) {
-        let mut snapshot = self.snapshot.clone();
-        let changed = snapshot.wait_for(|now| {
-            now.agent
-                .as_ref()
-                .is_none_or(|agent| !Arc::ptr_eq(agent, dead))
-        });
-        if changed.await.is_err() {
-            tracing::trace!("a sandbox ended under a call");
-        }
-    }
-
-    /// The snapshot, once it is known whether a runtime answers: a new server looks for it first,
-    /// and a new generation takes a moment.
-    async fn known(&self) -> Snapshot {
-        let mut snapshot = self.snapshot.clone();
-        let settled = snapshot.wait_for(|now| {
-            let has_none = matches!(
-                now.record.state.observed,
-                Observed::Released | Observed::Failed | Observed::Deleting
-            );
-            now.agent.is_some() || has_none
-        });
-        if timeout(AGENT_WAIT_MAX, settled).await.is_err() {
-            tracing::debug!(sandbox = %self.id, "no runtime answers yet; the files do");
-        }
-        self.snapshot.borrow().clone()
-    }
-
-    /// Asks a runtime that lives, without waking one; nothing when none answers.
-    async fn ask_live(&self, request: Request) -> Option<Result<Outcome, CallError>> {
-        let snapshot = self.known().await;
-        if snapshot.record.state.observed == Observed::Deleting {
-            return Some(Err(CallError::NoSandbox));
-        }
-        let agent = snapshot.agent?;
-        match timeout(READ_ANSWER_MAX, agent.call(request)).await {
-            Ok(Ok(outcome)) => Some(accept(outcome)),
-            // Its files answer.
-            Ok(Err(NoAnswer::Away | NoAnswer::Unknown | NoAnswer::RuntimeGone { .. })) => None,
-            Err(_elapsed) => {
-                tracing::warn!(sandbox = %self.id, "a supervisor does not answer a question; the files do");
-                None
-            }
-        }
-    }
-
-    /// Who wrote the files that answer in its place.
-    fn writer(&self) -> Writer {
-        if self.snapshot.borrow().record.state.observed == Observed::Released {
-            Writer::Gone
-        } else {
-            Writer::Away
-        }
-    }
-
-    async fn list_now(&self) -> Result<Vec<SessionView>, CallError> {
-        match self.ask_live(Request::List).await {
-            Some(Ok(Outcome::Sessions(views))) => Ok(views),
-            Some(Ok(other)) => Err(unexpected(&other)),
-            // So many sessions that they don't fit into one answer: one by one.
-            Some(Err(CallError::Failed { .. })) => self.list_singly().await,
-            Some(Err(error)) => Err(error),
-            None => offline::list(&self.place, self.writer()).await,
-        }
-    }
-
-    async fn list_singly(&self) -> Result<Vec<SessionView>, CallError> {
-        let mut views = Vec::new();
-        for session in self.tails.sessions() {
-            match self.view_now(&session).await {
-                Ok(view) => views.push(view),
-                Err(CallError::Rejected(Rejection::NotFound)) => {} // Deleted meanwhile.
-                Err(error) => return Err(error),
-            }
-        }
-        offline::sort(&mut views);
-        Ok(views)
-    }
-
-    async fn view_now(&self, session: &SessionId) -> Result<SessionView, CallError> {
-        match self.ask_live(Request::Get(session.clone())).await {
-            Some(Ok(Outcome::Session(view))) => Ok(*view),
-            Some(Ok(other)) => Err(unexpected(&other)),
-            Some(Err(error)) => Err(error),
-            None => offline::view(&self.place, session, self.writer()).await,
-        }
-    }
-
-    async fn tail_now(&self, session: &SessionId) -> Result<watch::Receiver<Tail>, CallError> {
-        if let Some(mut tail) = self.tails.follow(session) {
-            // The first event of every journal is its creation. A tail before it means that the
-            // supervisor is opening the journal again, which ends in a moment.
-            let is_open = |tail: &Tail| tail.latest > 0 || tail.life != Life::Present;
-            let opened = timeout(AGENT_WAIT_MAX, tail.wait_for(is_open)).await;
-            if opened.map(|opened| opened.map(drop)).is_err() {
-                let view = offline::view(&self.place, session, self.writer()).await?;
-                self.tails.learn(session, view.earliest, view.latest);
-            }
-            return Ok(tail);
-        }
-        let view = self.view_now(session).await?;
-        self.tails.learn(session, view.earliest, view.latest);
-        self.tails
-            .follow(session)
-            .ok_or(CallError::Rejected(Rejection::NotFound))
-    }
 }
 
 /// Figures.
@@ -454,7 +274,7 @@ impl Sandbox {
     pub(super) async fn reaches(
         &self,
         generation: outlive_core::id::Generation,
-        observed: Observed,
+        observed: outlive_core::sandbox::Observed,
     ) {
         self.snapshot
             .clone()
@@ -498,74 +318,5 @@ impl SandboxHandle for Sandbox {
 
     fn journal<'a>(&'a self, session: &'a SessionId) -> Answer<'a, PathBuf> {
         Box::pin(async move { Ok(self.place.journal(session)) })
-    }
-}
-
-/// What a call is to the idle rule.
-fn kind_of(request: &Request) -> IdleKind {
-    match request {
-        Request::Create { .. } | Request::NewAttempt { .. } => IdleKind::Exec,
-        _ => IdleKind::Input,
-    }
-}
-
-/// The session whose attempt was not started yet when a request for it was refused. A refused
-/// request changed nothing, so it may be made again.
-fn met_a_start<'a>(
-    request: &'a Request,
-    answer: &Result<Outcome, CallError>,
-) -> Option<&'a SessionId> {
-    let Err(CallError::Rejected(Rejection::NotRunning {
-        phase: CorePhase::Suspended | CorePhase::Starting,
-    })) = answer
-    else {
-        return None;
-    };
-    match request {
-        Request::Write { session, .. }
-        | Request::Signal { session, .. }
-        | Request::Resize { session, .. } => Some(session),
-        _ => None,
-    }
-}
-
-/// Requests that may go to the next generation although the last one may have carried them out:
-/// those that the journal recognises, or that say what should be.
-fn safe_in_next_generation(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Get(_)
-            | Request::List
-            | Request::Health
-            | Request::Configure { .. }
-            | Request::SetDesiredState { .. }
-            | Request::Delete(_)
-            | Request::Write { .. }
-    )
-}
-
-fn accept(outcome: Outcome) -> Result<Outcome, CallError> {
-    match outcome {
-        Outcome::Rejected(rejection) => Err(rejection.into()),
-        Outcome::Failed { message } => Err(CallError::Failed { message }),
-        fine => Ok(fine),
-    }
-}
-
-fn unexpected(outcome: &Outcome) -> CallError {
-    tracing::error!(?outcome, "an answer to another question");
-    CallError::Failed {
-        message: "the supervisor gave an answer to another question".to_owned(),
-    }
-}
-
-fn no_answer(error: &NoAnswer) -> CallError {
-    unavailable(&error.to_string(), 1)
-}
-
-fn unavailable(message: &str, retry_after_seconds: u64) -> CallError {
-    CallError::Unavailable {
-        message: message.to_owned(),
-        retry_after: Duration::from_secs(retry_after_seconds),
     }
 }
