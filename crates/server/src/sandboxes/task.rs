@@ -13,120 +13,37 @@
 //! when the effect destroys nothing. A request that the store can't take down is refused and
 //! changes nothing; a fact is remembered all the same, and written with whatever comes next.
 
+mod command;
 mod mailbox;
 mod perform;
 
 use std::sync::Arc;
 
 use outlive_core::{
-    id::{SandboxId, SnapshotId},
-    sandbox::{Decision, Desired, Effect, Hold, Input, Refusal, ReleaseWhy, Then},
+    sandbox::{Decision, Desired, Effect, Input, Refusal, ReleaseWhy, Then},
     time::Timestamp,
 };
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     time::{Instant, sleep_until},
 };
 
-use self::mailbox::Mailbox;
+pub(super) use self::command::{Command, CopyTo, Reply, RestoreTo, Target, ask};
+use self::{command::answer, mailbox::Mailbox};
 use super::{
     Shared, Snapshot,
     activity::Activity,
     config::{ConfigChange, IdleKind},
-    disk::DiskIs,
-    going_away, seconds, store_failed,
+    seconds, store_failed,
 };
 use crate::{
     agents::{agent::Agent, tails::Tails},
     clock,
     limits::{DEADLINE_SLEEP_MAX, PUT_OFF_MAX, STORE_RETRY},
-    runtime::{Progress, Whose},
+    runtime::Progress,
     sessions::CallError,
     store::SandboxRecord,
 };
-
-/// Where the answer to a command goes.
-pub(super) type Reply = oneshot::Sender<Result<(), CallError>>;
-
-/// What a sandbox is asked.
-#[derive(Debug)]
-pub(super) enum Command {
-    /// Have a runtime that runs, if calls may wake it.
-    Wake(Reply),
-    /// Have a runtime that runs.
-    Resume(Reply),
-    /// Stand still.
-    Suspend(Reply),
-    /// Keep the disk only.
-    Pause(Reply),
-    /// Move the deadline: this many seconds from now, or the `ttl`.
-    Refresh(Option<u64>, Reply),
-    /// Stay awake for a while.
-    Hold(Box<Hold>, Reply),
-    /// Do so no longer.
-    DropHold(String, Reply),
-    /// Have the disk copied to another sandbox or to a snapshot.
-    Copy(Box<CopyTo>, Reply),
-    /// Have the disk put back to a snapshot.
-    Restore(Box<RestoreTo>, Reply),
-    /// Another configuration.
-    Configure(Box<ConfigChange>, Reply),
-    /// How full its disk is.
-    Disk(DiskIs, Reply),
-    /// Leave no trace.
-    Delete(Reply),
-}
-
-impl Command {
-    /// Who asked.
-    fn into_reply(self) -> Reply {
-        match self {
-            Self::Wake(reply)
-            | Self::Resume(reply)
-            | Self::Suspend(reply)
-            | Self::Pause(reply)
-            | Self::Refresh(_, reply)
-            | Self::Hold(_, reply)
-            | Self::DropHold(_, reply)
-            | Self::Copy(_, reply)
-            | Self::Restore(_, reply)
-            | Self::Configure(_, reply)
-            | Self::Disk(_, reply)
-            | Self::Delete(reply) => reply,
-        }
-    }
-}
-
-/// Where the copy of a disk goes.
-#[derive(Debug)]
-pub(super) struct CopyTo {
-    pub(super) target: Target,
-    pub(super) slot: u16,
-    pub(super) progress: Progress,
-}
-
-/// What gets the copy of a disk.
-#[derive(Debug)]
-pub(super) enum Target {
-    Sandbox(SandboxId),
-    Snapshot(SnapshotId),
-}
-
-impl Target {
-    pub(super) const fn whose(&self) -> Whose<'_> {
-        match self {
-            Self::Sandbox(id) => Whose::Sandbox(id),
-            Self::Snapshot(id) => Whose::Snapshot(id),
-        }
-    }
-}
-
-/// What a disk is put back to.
-#[derive(Debug)]
-pub(super) struct RestoreTo {
-    pub(super) snapshot: SnapshotId,
-    pub(super) progress: Progress,
-}
 
 /// Whether the sandbox goes on after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -528,12 +445,6 @@ async fn gone(agent: Option<Arc<Agent>>) {
     }
 }
 
-fn answer(reply: Reply, result: Result<(), CallError>) {
-    if reply.send(result).is_err() {
-        tracing::trace!("a caller left before its answer");
-    }
-}
-
 fn refused(refusal: Refusal) -> CallError {
     match refusal {
         Refusal::Deleted => CallError::NoSandbox,
@@ -556,24 +467,4 @@ fn refused(refusal: Refusal) -> CallError {
             message: refusal.to_string(),
         },
     }
-}
-
-/// Sends a command and waits until it is carried out.
-pub(super) async fn ask(
-    mailbox: &mpsc::Sender<Command>,
-    command: impl FnOnce(Reply) -> Command,
-) -> Result<(), CallError> {
-    let (reply, answer) = oneshot::channel();
-    match mailbox.try_send(command(reply)) {
-        Ok(()) => {}
-        Err(mpsc::error::TrySendError::Full(_)) => {
-            return Err(CallError::Unavailable {
-                message: "too many calls wait for this sandbox".to_owned(),
-                retry_after: seconds(1),
-            });
-        }
-        // Its task ends with the sandbox or with the server.
-        Err(mpsc::error::TrySendError::Closed(_)) => return Err(CallError::NoSandbox),
-    }
-    answer.await.unwrap_or_else(|_gone| Err(going_away()))
 }
