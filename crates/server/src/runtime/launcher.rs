@@ -6,11 +6,12 @@
 //! next server can tell "still starting" from "nothing there".
 
 mod copy;
+mod layers;
+mod network;
 mod program;
 mod told;
 
 use std::{
-    collections::BTreeSet,
     fs, io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
@@ -23,10 +24,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use outlive_api::{
-    launch::{
-        Cidr, Copied, Image, Isolation, IsolationTier, LaunchConfig, LaunchFailure, LaunchOutcome,
-        RuntimeKind, TidyConfig,
-    },
+    launch::{Cidr, Copied, Isolation, IsolationTier, LaunchOutcome, RuntimeKind},
     network::NetworkMode,
 };
 use outlive_core::id::SandboxId;
@@ -34,8 +32,8 @@ use outlive_journal::{remove_tree, replace_path};
 use tokio::time::sleep;
 
 use self::{
-    program::{Program, launcher_failed, launcher_works, locked_log, open_log, passing_log, tell},
-    told::{Plan, egress, encoded, launch_config, newest, path_text, user},
+    program::{Program, launcher_failed, launcher_works, locked_log, tell},
+    told::{Plan, encoded, launch_config, newest, path_text, user},
 };
 use super::{
     Capabilities, Disk, Place, Places, Progress, Restore, RestoreError, Runtime, RuntimeError,
@@ -47,8 +45,8 @@ use super::{
 use crate::{
     agents::keeper::Keeper,
     ids,
-    images::{HostLayer, HostLayers, LayerError, at, layer_path},
-    limits::{EGRESS_MAX, LAUNCH_MAX, SWEEP_MAX},
+    images::HostLayers,
+    limits::{LAUNCH_MAX, SWEEP_MAX},
     sandboxes::config::SandboxConfig,
 };
 
@@ -208,68 +206,6 @@ impl LauncherRuntime {
         Ok(Started { keeper, tier })
     }
 
-    /// What the root is made of, and the layer of the image `host` while a launch counts on it.
-    async fn image(
-        &self,
-        start: &Start<'_>,
-        kind: RuntimeKind,
-    ) -> Result<(Image, Option<Arc<HostLayer>>), RuntimeError> {
-        match (kind, &start.config.image) {
-            (RuntimeKind::Namespace, None) => {
-                let layer = self.host_layer().await?;
-                let image = Image::Host {
-                    layer: path_text(layer.path())?,
-                };
-                Ok((image, Some(layer)))
-            }
-            (RuntimeKind::Namespace, Some(image)) => {
-                let layers = image
-                    .layers
-                    .iter()
-                    .rev()
-                    .map(|layer| path_text(&layer_path(self.host.images(), *layer)))
-                    .collect::<Result<_, _>>()?;
-                Ok((Image::Layers(layers), None))
-            }
-            (RuntimeKind::Process | RuntimeKind::TwoUid, None) => {
-                let layer = String::new();
-                Ok((Image::Host { layer }, None))
-            }
-            (kind, Some(image)) => Err(RuntimeError::Limits(format!(
-                "runtime `{}` shows the host's own files: it can't show image {}",
-                kind.name(),
-                image.name
-            ))),
-        }
-    }
-
-    async fn host_layer(&self) -> Result<Arc<HostLayer>, RuntimeError> {
-        let host = Arc::clone(&self.host);
-        match blocking(move || host.current()).await? {
-            // Such a host lacks what this runtime needs.
-            Err(error @ LayerError::NotMerged { .. }) => Err(LaunchFailure {
-                step: "making the image `host`".to_owned(),
-                message: error.to_string(),
-                unsupported: true,
-            }
-            .into()),
-            made => Ok(made?),
-        }
-    }
-
-    /// Removes versions of the image `host` that no runtime uses any more.
-    async fn sweep_layers(&self) {
-        if !self.host.may_be_swept() {
-            return;
-        }
-        let (host, places) = (Arc::clone(&self.host), self.places.clone());
-        match blocking(move || host.sweep(|| layers_in_use(&places))).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "old layers are left"),
-            Err(error) => tracing::error!(%error, "old layers are left"),
-        }
-    }
-
     /// Removes what a runtime that is gone left in the kernel.
     async fn sweep(&self, sandbox: &SandboxId) -> Result<(), RuntimeError> {
         let place = self.places.of(sandbox);
@@ -288,56 +224,6 @@ impl LauncherRuntime {
         // Namespaces and mounts went with the keeper; these names are left.
         remove(&place.state().join("agent.sock"))?;
         remove(&place.state().join("keeper.pid"))
-    }
-
-    fn network_of(&self, kind: RuntimeKind, config: &SandboxConfig) -> NetworkMode {
-        match kind {
-            RuntimeKind::Namespace => self.able.network(config),
-            RuntimeKind::Process | RuntimeKind::TwoUid => NetworkMode::Host,
-        }
-    }
-
-    /// Removes rules of networks that belong to no sandbox any more, and writes those anew that
-    /// belong to one that runs.
-    async fn tidy_networks(&self) -> Result<(), RuntimeError> {
-        if !self.able.bridges() {
-            return Ok(()); // Nothing was made here that could be left.
-        }
-        let message = encoded(&TidyConfig {
-            sandboxes: path_text(self.places.root())?,
-        })?;
-        let log = passing_log().map_err(|error| RuntimeError::Launcher {
-            message: error.to_string(),
-        })?;
-        match self.agent.run("tidy", &message, &log, SWEEP_MAX).await {
-            Ok(_said) => Ok(()),
-            Err(error) => Err(launcher_failed(&error.to_string(), log)),
-        }
-    }
-
-    /// Changes the rules of a sandbox that was launched with some.
-    async fn change_egress(
-        &self,
-        sandbox: &SandboxId,
-        config: &SandboxConfig,
-    ) -> Result<(), RuntimeError> {
-        let place = self.places.of(sandbox);
-        let kept = place.launch_config();
-        let mut launched = newest(&place)?
-            .ok_or_else(|| file("reading", &kept)(io::Error::from(io::ErrorKind::NotFound)))?;
-        let Some(way_out) = &mut launched.way_out else {
-            return Ok(()); // It runs with another network; the next generation has this one.
-        };
-        way_out.egress = egress(config)?;
-        let message = encoded(&launched)?;
-        replace_path(&kept, &message).map_err(file("writing", &kept))?;
-        let path = place.egress_log();
-        let log = open_log(&path)?;
-        log.set_len(0).map_err(file("clearing", &path))?;
-        match self.agent.run("egress", &message, &log, EGRESS_MAX).await {
-            Ok(_said) => Ok(()),
-            Err(error) => Err(launcher_failed(&error.to_string(), log)),
-        }
     }
 
     async fn find(place: &Place) -> Result<Option<Keeper>, RuntimeError> {
@@ -502,33 +388,6 @@ async fn blocking<T: Send + 'static>(
         .map_err(|error| RuntimeError::Launcher {
             message: error.to_string(),
         })
-}
-
-/// The layers of the image `host` that a runtime has mounted or may be mounting.
-fn layers_in_use(places: &Places) -> Result<BTreeSet<PathBuf>, LayerError> {
-    let mut used = BTreeSet::new();
-    for place in places.all().map_err(at("reading", places.root()))? {
-        let kept = place.launch_config();
-        let message = match fs::read(&kept) {
-            Ok(message) => message,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(at("reading", &kept)(error)),
-        };
-        let Ok(LaunchConfig {
-            image: Image::Host { layer },
-            ..
-        }) = minicbor::decode(&message)
-        else {
-            continue;
-        };
-        // What can't be looked at is taken to live.
-        let gone = launcher_works(&place).is_ok_and(|works| !works)
-            && Keeper::find(&place.state()).is_ok_and(|keeper| keeper.is_none());
-        if !gone {
-            used.insert(PathBuf::from(layer));
-        }
-    }
-    Ok(used)
 }
 
 fn remove(path: &Path) -> Result<(), RuntimeError> {
