@@ -11,33 +11,36 @@
 //! That SQLite itself syncs the log before it moves it into the file, and starts it anew only
 //! afterwards, is what makes this enough.
 
+mod log;
+mod rows;
+
 use std::{
     fs::{self, OpenOptions, Permissions},
     io,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
+    path::Path,
     time::Duration,
 };
 
 use outlive_api::launch::IsolationTier;
 use outlive_core::{
-    id::{Generation, SandboxId, SnapshotId},
-    sandbox::{Desired, Hold, Observed, ReleaseWhy, Sandbox, Stored},
+    id::{SandboxId, SnapshotId},
+    sandbox::ReleaseWhy,
     time::Timestamp,
 };
-use serde::{Deserialize, Serialize};
 use sqlx::{
-    ConnectOptions, QueryBuilder, Row, Sqlite, SqlitePool,
-    sqlite::{
-        SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous,
-    },
+    ConnectOptions, QueryBuilder, Sqlite, SqlitePool,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
-use tokio::sync::Mutex;
 
+pub(super) use self::rows::number;
+use self::{
+    log::Log,
+    rows::{hash, holds_text, key, sandbox},
+};
 use super::{
     Inserted, KeyHash, KeyRecord, Owner, SandboxFilter, SandboxPage, SandboxRecord, Store,
-    StoreError, StoreFuture, role_from_word, role_word,
+    StoreError, StoreFuture, role_word,
 };
 
 const CONNECTIONS_MAX: u32 = 4;
@@ -53,49 +56,6 @@ pub(crate) struct SqliteStore {
     /// The one connection that writes sandboxes.
     sandboxes: SqlitePool,
     log: Log,
-}
-
-/// The write-ahead log, for syncs of our own.
-#[derive(Debug)]
-struct Log {
-    path: PathBuf,
-    /// How many writes were asked to be synced.
-    asked: AtomicU64,
-    /// How many of them are.
-    synced: Mutex<u64>,
-}
-
-impl Log {
-    fn of(database: &Path) -> Self {
-        let mut path = database.as_os_str().to_owned();
-        path.push("-wal");
-        Self {
-            path: path.into(),
-            asked: AtomicU64::new(0),
-            synced: Mutex::new(0),
-        }
-    }
-
-    /// Has everything on the disk that was written before the call; whoever comes while another
-    /// sync is under way shares the next one.
-    async fn sync(&self) -> io::Result<()> {
-        let mine = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
-        let mut synced = self.synced.lock().await;
-        if *synced >= mine {
-            return Ok(());
-        }
-        let upto = self.asked.load(Ordering::Acquire);
-        let path = self.path.clone();
-        // By its name: SQLite makes a new one when it moved all of the old one.
-        let done = tokio::task::spawn_blocking(move || match fs::File::open(path) {
-            Ok(log) => log.sync_data(),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(e) => Err(e),
-        });
-        done.await.map_err(io::Error::other)??;
-        *synced = upto;
-        Ok(())
-    }
 }
 
 impl SqliteStore {
@@ -362,135 +322,6 @@ async fn connections(most: u32, options: SqliteConnectOptions) -> Result<SqliteP
         .test_before_acquire(false)
         .connect_with(options)
         .await
-}
-
-/// SQLite has signed numbers only; ours never come near the border.
-pub(super) fn number(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-fn sandbox(row: &SqliteRow) -> Result<SandboxRecord, StoreError> {
-    let id: String = row.try_get("id")?;
-    let bad = |column| StoreError::BadRow {
-        id: id.clone(),
-        column,
-    };
-    let text = |column| row.try_get::<String, _>(column);
-    let moment = |column| {
-        row.try_get::<i64, _>(column)
-            .map(Timestamp::from_unix_nanos)
-    };
-    let slot: i64 = row.try_get("slot")?;
-    let isolation: Option<String> = row.try_get("isolation")?;
-    Ok(SandboxRecord {
-        id: SandboxId::parse(&id).map_err(|_| bad("id"))?,
-        owner: Owner::parse(&text("owner")?).ok_or_else(|| bad("owner"))?,
-        template: text("template")?,
-        config: crate::sandboxes::config::SandboxConfig::from_text(&text("config")?)
-            .map_err(|_| bad("config"))?,
-        state: state(&id, row)?,
-        slot: u16::try_from(slot).map_err(|_| bad("slot"))?,
-        isolation: isolation
-            .map(|name| IsolationTier::from_name(&name).ok_or_else(|| bad("isolation")))
-            .transpose()?,
-        created_at: moment("created_at")?,
-        updated_at: moment("updated_at")?,
-    })
-}
-
-/// As the last server left it: what only a server in memory knows is unknown.
-fn state(id: &str, row: &SqliteRow) -> Result<Sandbox, StoreError> {
-    let bad = |column| StoreError::BadRow {
-        id: id.to_owned(),
-        column,
-    };
-    let text = |column| row.try_get::<String, _>(column);
-    let time = |column| {
-        row.try_get::<Option<i64>, _>(column)
-            .map(|nanos| nanos.map(Timestamp::from_unix_nanos))
-    };
-    let why: Option<String> = row.try_get("why")?;
-    let restoring: Option<String> = row.try_get("restoring")?;
-    let generation: i64 = row.try_get("generation")?;
-    let claimed_at: i64 = row.try_get("claimed_at")?;
-    Ok(Sandbox::remembered(Stored {
-        desired: Desired::from_word(&text("desired")?).ok_or_else(|| bad("desired"))?,
-        observed: Observed::from_word(&text("observed")?).ok_or_else(|| bad("observed"))?,
-        why: why
-            .map(|word| ReleaseWhy::from_word(&word).ok_or_else(|| bad("why")))
-            .transpose()?,
-        generation: Generation(u64::try_from(generation).map_err(|_| bad("generation"))?),
-        claimed_at: Timestamp::from_unix_nanos(claimed_at),
-        expires_at: time("expires_at")?,
-        hard_expires_at: time("hard_expires_at")?,
-        holds: holds_of(&text("holds")?).map_err(|_| bad("holds"))?,
-        restoring: restoring
-            .map(|id| SnapshotId::parse(&id).map_err(|_| bad("restoring")))
-            .transpose()?,
-    }))
-}
-
-/// A hold as the store writes it; times in nanoseconds since 1970.
-#[derive(Debug, Serialize, Deserialize)]
-struct StoredHold {
-    id: String,
-    owner: String,
-    since: i64,
-    expires_at: i64,
-}
-
-fn holds_text(holds: &[Hold]) -> Result<String, serde_json::Error> {
-    let stored = holds.iter().map(|hold| StoredHold {
-        id: hold.id.clone(),
-        owner: hold.owner.clone(),
-        since: hold.since.unix_nanos(),
-        expires_at: hold.expires_at.unix_nanos(),
-    });
-    serde_json::to_string(&stored.collect::<Vec<_>>())
-}
-
-fn holds_of(text: &str) -> Result<Vec<Hold>, serde_json::Error> {
-    let stored: Vec<StoredHold> = serde_json::from_str(text)?;
-    let holds = stored.into_iter().map(|hold| Hold {
-        id: hold.id,
-        owner: hold.owner,
-        since: Timestamp::from_unix_nanos(hold.since),
-        expires_at: Timestamp::from_unix_nanos(hold.expires_at),
-    });
-    Ok(holds.collect())
-}
-
-fn key(row: &SqliteRow) -> Result<KeyRecord, StoreError> {
-    let id: String = row.try_get("id")?;
-    let bad = |column| StoreError::BadRow {
-        id: id.clone(),
-        column,
-    };
-    let time = |column| {
-        row.try_get::<Option<i64>, _>(column)
-            .map(|nanos| nanos.map(Timestamp::from_unix_nanos))
-    };
-    let created_at: i64 = row.try_get("created_at")?;
-    let owner: String = row.try_get("owner")?;
-    let role: String = row.try_get("role")?;
-    Ok(KeyRecord {
-        hash: hash(&id, row)?,
-        owner: Owner::parse(&owner).ok_or_else(|| bad("owner"))?,
-        role: role_from_word(&role).ok_or_else(|| bad("role"))?,
-        name: row.try_get("name")?,
-        created_at: Timestamp::from_unix_nanos(created_at),
-        expires_at: time("expires_at")?,
-        revoked_at: time("revoked_at")?,
-        id,
-    })
-}
-
-fn hash(id: &str, row: &SqliteRow) -> Result<KeyHash, StoreError> {
-    let bytes: Vec<u8> = row.try_get("hash")?;
-    bytes.try_into().map_err(|_| StoreError::BadRow {
-        id: id.to_owned(),
-        column: "hash",
-    })
 }
 
 /// Environment variables of sandboxes are in there: nobody else reads the file. SQLite makes the

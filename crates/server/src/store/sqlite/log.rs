@@ -1,0 +1,52 @@
+//! The write-ahead log, synced by us.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use tokio::sync::Mutex;
+
+/// The write-ahead log, for syncs of our own.
+#[derive(Debug)]
+pub(super) struct Log {
+    path: PathBuf,
+    /// How many writes were asked to be synced.
+    asked: AtomicU64,
+    /// How many of them are.
+    synced: Mutex<u64>,
+}
+
+impl Log {
+    pub(super) fn of(database: &Path) -> Self {
+        let mut path = database.as_os_str().to_owned();
+        path.push("-wal");
+        Self {
+            path: path.into(),
+            asked: AtomicU64::new(0),
+            synced: Mutex::new(0),
+        }
+    }
+
+    /// Has everything on the disk that was written before the call; whoever comes while another
+    /// sync is under way shares the next one.
+    pub(super) async fn sync(&self) -> io::Result<()> {
+        let mine = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut synced = self.synced.lock().await;
+        if *synced >= mine {
+            return Ok(());
+        }
+        let upto = self.asked.load(Ordering::Acquire);
+        let path = self.path.clone();
+        // By its name: SQLite makes a new one when it moved all of the old one.
+        let done = tokio::task::spawn_blocking(move || match fs::File::open(path) {
+            Ok(log) => log.sync_data(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(e),
+        });
+        done.await.map_err(io::Error::other)??;
+        *synced = upto;
+        Ok(())
+    }
+}
