@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::run::{LinkFlags, whole_seconds};
+use super::{duration, run::LinkFlags};
 
 /// Examples of `exec`.
 pub const EXEC_EXAMPLES: &str = "Example:
@@ -34,11 +34,11 @@ pub struct Place {
     /// Variable; `KEY` alone takes the value from here, unseen by `ps`. May be repeated.
     #[arg(short, long = "env", value_name = "KEY[=VALUE]")]
     pub env: Vec<String>,
-    /// Stop it after this long without output or input, seconds; 0 is never.
-    #[arg(long, value_name = "SECONDS")]
+    /// Stop it after this long without output or input; 0 is never.
+    #[arg(long, value_parser = duration::seconds, value_name = "DURATION")]
     pub idle_timeout: Option<u64>,
-    /// Stop it this long after its start, seconds; 0 is never.
-    #[arg(long, value_name = "SECONDS")]
+    /// Stop it this long after its start; 0 is never.
+    #[arg(long, value_parser = duration::seconds, value_name = "DURATION")]
     pub ttl: Option<u64>,
 }
 
@@ -60,8 +60,8 @@ pub struct Exec {
     /// Show output as it comes: that is what `exec` does anyway.
     #[arg(long, hide = true)]
     pub stream: bool,
-    /// Stop the command with everything it started after this long (90, 2s, 5m, 1h) and exit 124.
-    #[arg(long, value_parser = whole_seconds, value_name = "TIME", conflicts_with = "ttl")]
+    /// Stop the command with everything it started after this long and exit 124.
+    #[arg(long, value_parser = duration::positive, value_name = "DURATION", conflicts_with = "ttl")]
     pub timeout: Option<u64>,
     /// Where and how.
     #[command(flatten)]

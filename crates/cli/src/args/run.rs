@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::spec::SpecFlags;
+use super::{duration, spec::SpecFlags};
 use crate::limits::RECONNECT_SECONDS_DEFAULT;
 
 /// Examples of `run`.
@@ -39,8 +39,8 @@ pub struct Run {
     #[arg(long, conflicts_with = "sandbox")]
     pub rm: bool,
 
-    /// Stop the command after this long (90, 2s, 5m, 1h) and exit 124.
-    #[arg(long, value_parser = whole_seconds, value_name = "TIME", conflicts_with = "max_lifetime")]
+    /// Stop the command after this long and exit 124.
+    #[arg(long, value_parser = duration::positive, value_name = "DURATION", conflicts_with = "max_lifetime")]
     pub timeout: Option<u64>,
 
     /// Makes a repeated call safe: the same key gives the same session [default: random].
@@ -63,8 +63,8 @@ pub struct Run {
 /// Connection and terminal of an attached command.
 #[derive(Debug, Clone, Args)]
 pub struct LinkFlags {
-    /// Give up after this many seconds without a connection; 0 is never.
-    #[arg(long, value_name = "SECONDS", default_value_t = RECONNECT_SECONDS_DEFAULT)]
+    /// Give up after this long without a connection; 0 is never.
+    #[arg(long, value_parser = duration::seconds, value_name = "DURATION", default_value_t = RECONNECT_SECONDS_DEFAULT)]
     pub reconnect: u64,
 
     /// With a terminal: the keys that leave the session running and detach.
@@ -76,53 +76,5 @@ impl LinkFlags {
     /// How long to try; `None` is for ever.
     pub fn patience(&self) -> Option<Duration> {
         (self.reconnect > 0).then(|| Duration::from_secs(self.reconnect))
-    }
-}
-
-/// `90`, `2s`, `5m`, `1h`, rounded up to whole seconds; at least one.
-pub(super) fn whole_seconds(text: &str) -> Result<u64, String> {
-    let (digits, unit_ms) = if let Some(digits) = text.strip_suffix("ms") {
-        (digits, 1)
-    } else if let Some(digits) = text.strip_suffix('s') {
-        (digits, 1000)
-    } else if let Some(digits) = text.strip_suffix('m') {
-        (digits, 60_000)
-    } else if let Some(digits) = text.strip_suffix('h') {
-        (digits, 3_600_000)
-    } else {
-        (text, 1000)
-    };
-    let count: u64 = digits
-        .parse()
-        .map_err(|_| "write a time as 90, 2s, 5m or 1h".to_owned())?;
-    let ms = count.checked_mul(unit_ms).ok_or("that time is too long")?;
-    if ms == 0 {
-        Err("the time must not be 0".to_owned())
-    } else {
-        Ok(ms.div_ceil(1000))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::whole_seconds;
-
-    #[test]
-    fn times_are_read_as_whole_seconds() {
-        assert_eq!(whole_seconds("2s"), Ok(2));
-        assert_eq!(whole_seconds("90"), Ok(90));
-        assert_eq!(whole_seconds("1500ms"), Ok(2));
-        assert_eq!(whole_seconds("1h"), Ok(3600));
-        for bad in [
-            "",
-            "0",
-            "s",
-            "-1",
-            "1.5s",
-            "99999999999999999999h",
-            "18446744073709551615h",
-        ] {
-            assert!(whole_seconds(bad).is_err(), "{bad}");
-        }
     }
 }

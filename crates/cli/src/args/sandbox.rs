@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::exec::{self, Copy, Exec, RunCode};
+use super::{
+    duration,
+    exec::{self, Copy, Exec, RunCode},
+};
 use crate::limits::{HOLD_SECONDS_DEFAULT, WAIT_SECONDS_DEFAULT};
 
 /// Statuses of a sandbox.
@@ -79,11 +82,11 @@ impl Egress {
 /// What `create` and `update` can set.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
 pub struct SandboxConfig {
-    /// Pause it this many seconds after its last refresh.
-    #[arg(long, value_name = "SECONDS")]
+    /// Pause it this long after its last refresh.
+    #[arg(long, value_parser = duration::seconds, value_name = "DURATION")]
     pub ttl: Option<u64>,
-    /// Delete it this many seconds after its last refresh.
-    #[arg(long, value_name = "SECONDS")]
+    /// Delete it this long after its last refresh.
+    #[arg(long, value_parser = duration::seconds, value_name = "DURATION")]
     pub hard_ttl: Option<u64>,
     /// Whether a call to a paused sandbox resumes it.
     #[arg(long, value_name = "BOOL")]
@@ -113,8 +116,8 @@ pub struct SandboxConfig {
     /// Most that its files may take, as in 2Gi.
     #[arg(long, value_name = "SIZE")]
     pub disk: Option<String>,
-    /// Let it fall asleep this many seconds after the last thing that needs it; 0 is never.
-    #[arg(long, value_name = "SECONDS")]
+    /// Let it fall asleep this long after the last thing that needs it; 0 is never.
+    #[arg(long, value_parser = duration::seconds, value_name = "DURATION")]
     pub idle: Option<u64>,
     /// Variable for every session; `KEY` alone takes the value from here. May be repeated.
     #[arg(short, long = "env", value_name = "KEY[=VALUE]")]
@@ -141,8 +144,8 @@ pub struct Wait {
     /// Return only once the sandbox is seen to be so, and show it.
     #[arg(long)]
     pub wait: bool,
-    /// Give up waiting after this many seconds; what was begun goes on.
-    #[arg(long, value_name = "SECONDS", default_value_t = WAIT_SECONDS_DEFAULT, requires = "wait")]
+    /// Give up waiting after this long; what was begun goes on.
+    #[arg(long, value_parser = duration::seconds, value_name = "DURATION", default_value_t = WAIT_SECONDS_DEFAULT, requires = "wait")]
     pub timeout: u64,
 }
 
@@ -247,8 +250,8 @@ pub enum Sandbox {
         /// Who needs it: words that tell others whom to ask.
         #[arg(long, default_value = "outlive", value_name = "NAME")]
         owner: String,
-        /// For how long, seconds.
-        #[arg(long, value_name = "SECONDS", default_value_t = HOLD_SECONDS_DEFAULT)]
+        /// For how long.
+        #[arg(long, value_parser = duration::seconds, value_name = "DURATION", default_value_t = HOLD_SECONDS_DEFAULT)]
         ttl: u64,
     },
     /// List the holds that did not end; never wakes it.
@@ -275,11 +278,11 @@ pub enum Sandbox {
         /// Which.
         #[command(flatten)]
         target: OneSandbox,
-        /// Pause the new one this many seconds after its last refresh.
-        #[arg(long, value_name = "SECONDS")]
+        /// Pause the new one this long after its last refresh.
+        #[arg(long, value_parser = duration::seconds, value_name = "DURATION")]
         ttl: Option<u64>,
-        /// Delete the new one after this many seconds.
-        #[arg(long, value_name = "SECONDS")]
+        /// Delete the new one after this long.
+        #[arg(long, value_parser = duration::seconds, value_name = "DURATION")]
         hard_ttl: Option<u64>,
     },
     /// Keep the files that a sandbox has now, make others from them, or go back to them.
@@ -294,8 +297,8 @@ pub enum Sandbox {
         /// Which.
         #[command(flatten)]
         target: OneSandbox,
-        /// From now on, seconds [default: its ttl].
-        #[arg(long, value_name = "SECONDS")]
+        /// From now on [default: its ttl].
+        #[arg(long, value_parser = duration::seconds, value_name = "DURATION")]
         duration: Option<u64>,
     },
     /// Delete a sandbox with its disk, sessions and journals.

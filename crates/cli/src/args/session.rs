@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{run::LinkFlags, spec::SpecFlags};
+use super::{duration, run::LinkFlags, spec::SpecFlags};
 
 /// One session.
 #[derive(Debug, Args)]
@@ -96,8 +96,8 @@ pub struct Events {
     /// With --follow: end once the current attempt has exited.
     #[arg(long, requires = "follow")]
     pub until_exit: bool,
-    /// With --follow: give up after this many seconds without a connection; 0 is never.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    /// With --follow: give up after this long without a connection; 0 is never.
+    #[arg(long, value_parser = duration::seconds, value_name = "DURATION", default_value_t = 0)]
     pub reconnect: u64,
 }
 

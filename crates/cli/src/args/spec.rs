@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
+use super::duration;
 use crate::{
     config,
     error::{Failure, Result},
@@ -104,8 +105,8 @@ pub struct SpecFlags {
     /// Restarts in the window before giving up; -1 for no limit [default: 5].
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub max_restarts: Option<i32>,
-    /// The window in which restarts are counted, seconds [default: 60].
-    #[arg(long, value_name = "SECONDS")]
+    /// The window in which restarts are counted [default: 60s].
+    #[arg(long, value_parser = duration::short, value_name = "DURATION")]
     pub restart_window: Option<u32>,
     /// Delay before the first restart [default: 250].
     #[arg(long, value_name = "MS")]
@@ -117,13 +118,13 @@ pub struct SpecFlags {
     #[arg(long, value_enum, value_name = "POLICY")]
     pub runtime_recovery: Option<Recovery>,
     /// Stop after this long without output or input; 0 is never [default: 0].
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_parser = duration::seconds, value_name = "DURATION")]
     pub idle_timeout: Option<u64>,
     /// Stop this long after creation; 0 is never [default: 0].
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_parser = duration::seconds, value_name = "DURATION")]
     pub max_lifetime: Option<u64>,
-    /// Time between the stop signal and the kill [default: 10].
-    #[arg(long, value_name = "SECONDS")]
+    /// Time between the stop signal and the kill [default: 10s].
+    #[arg(long, value_parser = duration::short, value_name = "DURATION")]
     pub stop_grace: Option<u32>,
     /// What happens to processes that outlive the command [default: leave].
     #[arg(long, value_enum, value_name = "POLICY")]
@@ -143,8 +144,8 @@ pub struct SpecFlags {
     /// How much of the journal to keep [default: 67108864].
     #[arg(long, value_name = "BYTES")]
     pub retention_bytes: Option<u64>,
-    /// How long to keep the journal [default: 86400].
-    #[arg(long, value_name = "SECONDS")]
+    /// How long to keep the journal [default: 24h].
+    #[arg(long, value_parser = duration::seconds, value_name = "DURATION")]
     pub retention_age: Option<u64>,
 }
 
