@@ -243,6 +243,17 @@ impl ApiError {
         }
     }
 
+    /// A call that makes no sense, unless it is about a session.
+    pub fn bad_request(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorCode::BadRequest, message)
+    }
+
+    /// Something that clients know and this server does not have yet.
+    pub fn not_implemented(what: &str) -> Self {
+        let message = format!("{what} can't be used yet");
+        Self::new(ErrorCode::NotImplemented, message)
+    }
+
     /// A session call that makes no sense.
     pub fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorCode::InvalidRequest, message)

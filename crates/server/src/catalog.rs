@@ -64,8 +64,7 @@ impl Catalog {
         config.image = match below {
             Below::Chosen => self.chosen(template, own_image.as_deref()).await?,
             Below::Snapshot(_) if own_image.is_some() => {
-                return Err(ApiError::new(
-                    ErrorCode::BadRequest,
+                return Err(ApiError::bad_request(
                     "a sandbox with the files of a snapshot has its image; leave image out",
                 ));
             }

@@ -47,20 +47,25 @@ async fn create(
 ) -> Result<Data<CreatedKey>, Failure> {
     admins_only(&caller, "only admins may use keys")?;
     let owner = Owner::parse(&asked.owner).ok_or_else(|| {
-        bad(format!(
+        ApiError::bad_request(format!(
             "owner must be 1 to {OWNER_BYTES_MAX} characters of A-Z a-z 0-9 . _ @ -"
         ))
     })?;
     let name = asked.name.unwrap_or_default();
     if name.len() > NAME_BYTES_MAX {
-        return Err(bad(format!("name is longer than {NAME_BYTES_MAX} bytes")).into());
+        return Err(
+            ApiError::bad_request(format!("name is longer than {NAME_BYTES_MAX} bytes")).into(),
+        );
     }
     let expires_at = asked
         .expires_at
-        .map(|text| time::parse(&text).map_err(|_| bad("expires_at is not an RFC 3339 time")))
+        .map(|text| {
+            time::parse(&text)
+                .map_err(|_| ApiError::bad_request("expires_at is not an RFC 3339 time"))
+        })
         .transpose()?;
     if expires_at.is_some_and(|at| at <= clock::now()) {
-        return Err(bad("expires_at has passed").into());
+        return Err(ApiError::bad_request("expires_at has passed").into());
     }
     let issued = keys.auth.issue(owner, asked.role, name, expires_at).await;
     let (record, key) = issued.map_err(|error| match error {
@@ -116,10 +121,6 @@ fn shown(key: KeyRecord) -> Key {
         created_at: time::text(key.created_at),
         expires_at: key.expires_at.map(time::text),
     }
-}
-
-fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> ApiError {
-    ApiError::new(ErrorCode::BadRequest, message)
 }
 
 fn store_failed(error: &StoreError) -> ApiError {

@@ -58,7 +58,9 @@ impl Upgrades {
             return Ok(all);
         };
         if ids.len() > UPGRADE_NAMES_MAX {
-            return Err(bad(format!("more than {UPGRADE_NAMES_MAX} sandboxes")));
+            return Err(ApiError::bad_request(format!(
+                "more than {UPGRADE_NAMES_MAX} sandboxes"
+            )));
         }
         let ids: std::collections::BTreeSet<_> = ids.into_iter().collect();
         all.retain(|sandbox| ids.contains(sandbox.record().id.as_str()));
@@ -131,23 +133,25 @@ async fn one(sandbox: Arc<Sandbox>, executable: Arc<Path>) -> UpgradedSandbox {
 fn check(executable: &Path) -> Result<(), ApiError> {
     let shown = executable.display();
     if !executable.is_absolute() {
-        return Err(bad(format!("agent must be an absolute path: {shown}")));
+        return Err(ApiError::bad_request(format!(
+            "agent must be an absolute path: {shown}"
+        )));
     }
-    let unreadable = |error| bad(format!("agent {shown}: {error}"));
+    let unreadable = |error| ApiError::bad_request(format!("agent {shown}: {error}"));
     let about = fs::metadata(executable).map_err(unreadable)?;
     if !about.is_file() || about.len() > AGENT_BYTES_MAX {
-        return Err(bad(format!("agent {shown}: not an executable file")));
+        return Err(ApiError::bad_request(format!(
+            "agent {shown}: not an executable file"
+        )));
     }
     let mut magic = Vec::new();
     fs::File::open(executable)
         .and_then(|file| file.take(4).read_to_end(&mut magic))
         .map_err(unreadable)?;
     if magic != b"\x7fELF" {
-        return Err(bad(format!("agent {shown}: not an ELF executable")));
+        return Err(ApiError::bad_request(format!(
+            "agent {shown}: not an ELF executable"
+        )));
     }
     Ok(())
-}
-
-fn bad(message: String) -> ApiError {
-    ApiError::new(ErrorCode::BadRequest, message)
 }

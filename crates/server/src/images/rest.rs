@@ -128,8 +128,7 @@ fn format(text: Option<&str>) -> Result<ImageFormat, ApiError> {
         Some("rootfs") => Ok(ImageFormat::Rootfs),
         Some("oci") => Ok(ImageFormat::Oci),
         Some("docker-archive") => Ok(ImageFormat::DockerArchive),
-        Some(_) => Err(ApiError::new(
-            ErrorCode::BadRequest,
+        Some(_) => Err(ApiError::bad_request(
             "format must be auto, rootfs, oci or docker-archive",
         )),
     }

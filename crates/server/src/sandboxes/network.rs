@@ -3,7 +3,7 @@
 mod policy;
 
 use outlive_api::{
-    error::{ApiError, ErrorCode},
+    error::ApiError,
     launch::{self, Transport, Verdict},
     network::{AskedNetwork, Egress, EgressDefault, EgressRule, Network, NetworkMode},
     policy::{NetworkPolicy, PolicyMode},
@@ -15,13 +15,13 @@ use crate::limits::{EGRESS_PORTS_MAX, EGRESS_RULES_MAX};
 pub(crate) fn check(asked: AskedNetwork) -> Result<Network, ApiError> {
     let asked = Network::from(asked);
     if asked.egress.is_some() && asked.policy.is_some() {
-        return Err(bad(
+        return Err(ApiError::bad_request(
             "network: egress and policy say the same in other words; leave out one of the two",
         ));
     }
     let has_rules = asked.egress.is_some() || asked.policy.is_some();
     match asked.mode {
-        Some(NetworkMode::None | NetworkMode::Host) if has_rules => Err(bad(
+        Some(NetworkMode::None | NetworkMode::Host) if has_rules => Err(ApiError::bad_request(
             "network.egress: only the mode bridge has rules; leave out one of the two",
         )),
         Some(_) | None => rules(&asked).map(|_| asked),
@@ -78,7 +78,7 @@ pub(crate) fn policy_of(network: Option<&Network>, connected: NetworkMode) -> Ne
 
 fn translate(egress: &Egress) -> Result<launch::Egress, ApiError> {
     if egress.allow.len() > EGRESS_RULES_MAX {
-        return Err(bad(format!(
+        return Err(ApiError::bad_request(format!(
             "network.egress.allow has more than {EGRESS_RULES_MAX} rules"
         )));
     }
@@ -92,12 +92,11 @@ fn translate(egress: &Egress) -> Result<launch::Egress, ApiError> {
 }
 
 fn rule(rule: &EgressRule) -> Result<launch::EgressRule, ApiError> {
-    let cidr = rule
-        .cidr
-        .parse()
-        .map_err(|error| bad(format!("network.egress.allow: {}: {error}", rule.cidr)))?;
+    let cidr = rule.cidr.parse().map_err(|error| {
+        ApiError::bad_request(format!("network.egress.allow: {}: {error}", rule.cidr))
+    })?;
     if rule.ports.len() > EGRESS_PORTS_MAX {
-        return Err(bad(format!(
+        return Err(ApiError::bad_request(format!(
             "network.egress.allow: a rule has more than {EGRESS_PORTS_MAX} ports"
         )));
     }
@@ -106,7 +105,9 @@ fn rule(rule: &EgressRule) -> Result<launch::EgressRule, ApiError> {
         .iter()
         .map(|ports| {
             ports.bounds().ok_or_else(|| {
-                bad("network.egress.allow: ports are numbers from 1 to 65535, or as in 8000-8999")
+                ApiError::bad_request(
+                    "network.egress.allow: ports are numbers from 1 to 65535, or as in 8000-8999",
+                )
             })
         })
         .collect::<Result<Vec<_>, _>>()?;
@@ -131,13 +132,9 @@ fn joined(mut ports: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
     ports
 }
 
-fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> ApiError {
-    ApiError::new(ErrorCode::BadRequest, message)
-}
-
 #[cfg(test)]
 mod tests {
-    use outlive_api::network::Ports;
+    use outlive_api::{error::ErrorCode, network::Ports};
 
     use super::*;
 

@@ -27,13 +27,13 @@ use outlive_core::id::SandboxId;
 
 use tokio::sync::watch;
 
-pub(super) use self::{asked::bad, shown::status_of};
+pub(super) use self::shown::status_of;
 pub(crate) use self::{
     asked::{checked, owner, snapshot_of},
     shown::image_of,
 };
 use self::{
-    asked::{later, number, wanted},
+    asked::{number, wanted},
     shown::{created, deadline, full, network_of, page, runtime_id},
 };
 use super::{
@@ -114,7 +114,7 @@ async fn list(
 ) -> Answer {
     let limit = number("limit", query.get("limit"), LIST_LIMIT_DEFAULT.into())?;
     if !(1..=u64::from(LIST_LIMIT_MAX)).contains(&limit) {
-        return Err(bad(format!("limit must be 1 to {LIST_LIMIT_MAX}")).into());
+        return Err(ApiError::bad_request(format!("limit must be 1 to {LIST_LIMIT_MAX}")).into());
     }
     let offset = number("offset", query.get("offset"), 0)?;
     let observed = wanted(query.get("status"), query.get("paused"))?;
@@ -352,7 +352,7 @@ impl From<CallError> for Failure {
 }
 
 async fn not_yet() -> Failure {
-    later("this call").into()
+    ApiError::not_implemented("this call").into()
 }
 
 pub(super) fn find(engine: &Engine, caller: &Caller, id: &str) -> Result<Arc<Sandbox>, Failure> {

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use super::{
     Engine,
-    rest::{bad, find, owner, status_of},
+    rest::{find, owner, status_of},
     snapshots::NewSnapshot,
 };
 use crate::{
@@ -74,7 +74,7 @@ fn checked(asked: CreateSnapshot) -> Result<NewSnapshot, ApiError> {
     if let Some(name) = &name
         && (name.len() > NAME_BYTES_MAX || name.contains(char::is_control))
     {
-        return Err(bad(format!(
+        return Err(ApiError::bad_request(format!(
             "name must be 1 to {NAME_BYTES_MAX} bytes without control characters"
         )));
     }
@@ -82,7 +82,7 @@ fn checked(asked: CreateSnapshot) -> Result<NewSnapshot, ApiError> {
     if let Some(description) = &description
         && (description.len() > DESCRIPTION_BYTES_MAX || description.contains('\0'))
     {
-        return Err(bad(format!(
+        return Err(ApiError::bad_request(format!(
             "description must be at most {DESCRIPTION_BYTES_MAX} bytes without NUL"
         )));
     }
@@ -98,10 +98,11 @@ fn expiry(text: &str) -> Result<Option<Timestamp>, ApiError> {
     if text.is_empty() || text.starts_with("0001-01-01T00:00:00") {
         return Ok(None);
     }
-    let at = time::parse(text)
-        .map_err(|_| bad("expires_at must be a time such as 2030-01-31T12:00:00Z"))?;
+    let at = time::parse(text).map_err(|_| {
+        ApiError::bad_request("expires_at must be a time such as 2030-01-31T12:00:00Z")
+    })?;
     if at <= clock::now() {
-        return Err(bad("expires_at has passed already"));
+        return Err(ApiError::bad_request("expires_at has passed already"));
     }
     Ok(Some(at))
 }

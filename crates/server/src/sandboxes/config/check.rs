@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outlive_api::{
-    error::{ApiError, ErrorCode},
-    sandbox as wire,
-};
+use outlive_api::{error::ApiError, sandbox as wire};
 use outlive_core::spec::User;
 
 use super::{ConfigChange, IdleKind, IdleRule, Resources, bytes_of, millicores_of};
@@ -17,15 +14,15 @@ use crate::{
 /// Checks what a client asks for.
 pub(crate) fn check(asked: wire::SandboxConfig) -> Result<ConfigChange, ApiError> {
     if asked.webhook.is_some_and(|value| !value.is_null()) {
-        return Err(not_implemented("webhooks"));
+        return Err(ApiError::not_implemented("webhooks"));
     }
     if asked.image.is_some() {
-        return Err(bad(
+        return Err(ApiError::bad_request(
             "the image of a sandbox can't be changed; make another sandbox",
         ));
     }
     if asked.services.is_some_and(|services| !services.is_empty()) {
-        return Err(not_implemented("services"));
+        return Err(ApiError::not_implemented("services"));
     }
     Ok(ConfigChange {
         env_vars: asked.env_vars.map(check_env).transpose()?,
@@ -65,7 +62,7 @@ fn idle_kind(word: &str) -> Result<IdleKind, ApiError> {
     let found = IdleKind::ALL.into_iter().find(|kind| kind.word() == word);
     found.ok_or_else(|| {
         let known: Vec<_> = IdleKind::ALL.iter().map(|kind| kind.word()).collect();
-        bad(format!(
+        ApiError::bad_request(format!(
             "idle.counts: {word:?} is none of {}",
             known.join(", ")
         ))
@@ -77,21 +74,23 @@ pub(crate) fn check_seconds(name: &str, seconds: i64) -> Result<u64, ApiError> {
     u64::try_from(seconds)
         .ok()
         .filter(|seconds| *seconds <= TTL_SECONDS_MAX)
-        .ok_or_else(|| bad(format!("{name} must be 0 to {TTL_SECONDS_MAX} seconds")))
+        .ok_or_else(|| {
+            ApiError::bad_request(format!("{name} must be 0 to {TTL_SECONDS_MAX} seconds"))
+        })
 }
 
 fn check_env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, ApiError> {
     let mut bytes = 0_usize;
     for (name, value) in &env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            return Err(bad(
+            return Err(ApiError::bad_request(
                 "env_vars: a name is empty or holds '=', or a name or value holds a NUL",
             ));
         }
         bytes = bytes.saturating_add(name.len() + value.len());
     }
     if bytes > ENV_BYTES_MAX {
-        return Err(bad(format!(
+        return Err(ApiError::bad_request(format!(
             "env_vars hold more than {ENV_BYTES_MAX} bytes"
         )));
     }
@@ -100,9 +99,9 @@ fn check_env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, 
 
 fn check_resources(asked: wire::Resources) -> Result<Resources, ApiError> {
     let quantity = |name: &str, text: Option<String>, read: fn(&str) -> Option<u64>| match text {
-        Some(text) if read(&text).is_none_or(|value| value == 0) => Err(bad(format!(
-            "resources.{name} is not a quantity such as 512Mi or 0.5"
-        ))),
+        Some(text) if read(&text).is_none_or(|value| value == 0) => Err(ApiError::bad_request(
+            format!("resources.{name} is not a quantity such as 512Mi or 0.5"),
+        )),
         text => Ok(text),
     };
     let pids = match asked.pids {
@@ -110,7 +109,7 @@ fn check_resources(asked: wire::Resources) -> Result<Resources, ApiError> {
             u64::try_from(pids)
                 .ok()
                 .filter(|pids| (1..=u64::from(u32::MAX)).contains(pids))
-                .ok_or_else(|| bad("resources.pids must be 1 or more"))?,
+                .ok_or_else(|| ApiError::bad_request("resources.pids must be 1 or more"))?,
         ),
         None => None,
     };
@@ -120,11 +119,11 @@ fn check_resources(asked: wire::Resources) -> Result<Resources, ApiError> {
         .and_then(bytes_of)
         .is_some_and(|bytes| bytes < DISK_BYTES_MIN)
     {
-        return Err(bad("resources.disk must be 1Mi or more"));
+        return Err(ApiError::bad_request("resources.disk must be 1Mi or more"));
     }
     let memory = asked.memory.as_deref().and_then(bytes_of);
     if memory.is_some_and(|bytes| (1..MEMORY_BYTES_MIN).contains(&bytes)) {
-        return Err(bad(format!(
+        return Err(ApiError::bad_request(format!(
             "resources.memory is bytes unless a unit such as Mi follows, and {} MiB at least: with \
              less hardly any program starts",
             MEMORY_BYTES_MIN >> 20
@@ -142,19 +141,8 @@ fn check_resources(asked: wire::Resources) -> Result<Resources, ApiError> {
 fn check_user(text: &str) -> Result<String, ApiError> {
     match User::parse(text) {
         Ok(user) => Ok(user.to_string()),
-        Err(problem) => Err(bad(format!("user {problem}"))),
+        Err(problem) => Err(ApiError::bad_request(format!("user {problem}"))),
     }
-}
-
-fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> ApiError {
-    ApiError::new(ErrorCode::BadRequest, message)
-}
-
-fn not_implemented(what: &str) -> ApiError {
-    ApiError::new(
-        ErrorCode::NotImplemented,
-        format!("{what} can't be used yet"),
-    )
 }
 
 #[cfg(test)]

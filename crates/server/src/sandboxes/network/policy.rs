@@ -17,7 +17,6 @@ use outlive_api::{
     policy::{NetworkPolicy, PolicyEgress, PolicyMode, PortSpec, TrafficAction, TrafficRule},
 };
 
-use super::bad;
 use crate::limits::{EGRESS_PORTS_MAX, EGRESS_RULES_MAX};
 
 /// Everything.
@@ -34,7 +33,7 @@ pub(super) fn translate(policy: &NetworkPolicy) -> Result<launch::Egress, ApiErr
     let rules = match &egress.traffic_rules {
         Some(rules) if !rules.is_empty() => {
             if has_lists(egress) {
-                return Err(bad(LISTS_APART));
+                return Err(ApiError::bad_request(LISTS_APART));
             }
             let rules = rules.iter().enumerate().map(|(at, rule)| of_rule(at, rule));
             rules.collect::<Result<Vec<_>, _>>()?.concat()
@@ -42,7 +41,7 @@ pub(super) fn translate(policy: &NetworkPolicy) -> Result<launch::Egress, ApiErr
         Some(_) | None => of_lists(policy.mode, egress)?,
     };
     if rules.len() > EGRESS_RULES_MAX {
-        return Err(bad(format!(
+        return Err(ApiError::bad_request(format!(
             "network.egress comes to more than {EGRESS_RULES_MAX} rules, one for each network and \
              protocol"
         )));
@@ -236,7 +235,7 @@ fn networks(name: &str, list: Option<&[String]>, verdict: Verdict) -> Result<Vec
                 ));
             }
             None => {
-                return Err(bad(format!(
+                return Err(ApiError::bad_request(format!(
                     "network.{name}: {text:?} is no network such as 192.0.2.0/24"
                 )));
             }
@@ -272,7 +271,7 @@ fn ports(name: &str, list: Option<&[PortSpec]>) -> Result<Vec<PortsOf>, ApiError
         Some(_) | None => return Ok(vec![EVERY_PORT]),
     };
     if list.len() > EGRESS_PORTS_MAX {
-        return Err(bad(format!(
+        return Err(ApiError::bad_request(format!(
             "network.{name} has more than {EGRESS_PORTS_MAX} ports"
         )));
     }
@@ -292,7 +291,7 @@ fn ports(name: &str, list: Option<&[PortSpec]>) -> Result<Vec<PortsOf>, ApiError
         let port = |number: i32| u16::try_from(number).ok().filter(|port| *port > 0);
         let bounds = port(spec.port).zip(port(spec.end_port.unwrap_or(spec.port)));
         let Some((first, last)) = bounds.filter(|(first, last)| first <= last) else {
-            return Err(bad(format!(
+            return Err(ApiError::bad_request(format!(
                 "network.{name}: ports are 1 to 65535, the first one first"
             )));
         };

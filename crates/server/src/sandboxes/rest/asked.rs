@@ -41,10 +41,10 @@ pub(crate) async fn checked(
         template.clone_from(&snapshot.template);
     }
     if template.is_empty() {
-        return Err(bad("template is required"));
+        return Err(ApiError::bad_request("template is required"));
     }
     if asked.mounts.is_some_and(|mounts| !mounts.is_empty()) {
-        return Err(later("mounts"));
+        return Err(ApiError::not_implemented("mounts"));
     }
     let below = snapshot.map_or(Below::Chosen, |snapshot| {
         Below::Snapshot(snapshot.image.clone())
@@ -53,7 +53,7 @@ pub(crate) async fn checked(
         .config(&template, asked.config.unwrap_or_default(), below)
         .await?;
     if config.image.is_some() && engine.capabilities().runtime == "process" {
-        return Err(bad(
+        return Err(ApiError::bad_request(
             "runtime `process` shows the host's own files: it knows no image but `host`",
         ));
     }
@@ -75,7 +75,7 @@ pub(super) fn wanted(
             .iter()
             .any(|one| status_of(*one).as_str() == status)
     {
-        return Err(bad(
+        return Err(ApiError::bad_request(
             "status must be starting, running, paused, terminating or failed",
         ));
     }
@@ -83,7 +83,7 @@ pub(super) fn wanted(
         None => None,
         Some("true" | "1") => Some(true),
         Some("false" | "0") => Some(false),
-        Some(_) => return Err(bad("paused must be true or false")),
+        Some(_) => return Err(ApiError::bad_request("paused must be true or false")),
     };
     Ok(Observed::ALL
         .iter()
@@ -100,22 +100,13 @@ pub(super) fn number(name: &str, text: Option<&str>, default: u64) -> Result<u64
             .parse::<u64>()
             .ok()
             .filter(|number| i64::try_from(*number).is_ok())
-            .ok_or_else(|| bad(format!("{name} must be a whole number of 0 or more"))),
+            .ok_or_else(|| {
+                ApiError::bad_request(format!("{name} must be a whole number of 0 or more"))
+            }),
     }
 }
 
 pub(crate) fn owner(caller: &Caller) -> Result<Owner, ApiError> {
     Owner::parse(&caller.owner)
         .ok_or_else(|| ApiError::new(ErrorCode::InternalError, "the key's owner is unreadable"))
-}
-
-pub(super) fn later(what: &str) -> ApiError {
-    ApiError::new(
-        ErrorCode::NotImplemented,
-        format!("{what} can't be used yet"),
-    )
-}
-
-pub(in crate::sandboxes) fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> ApiError {
-    ApiError::new(ErrorCode::BadRequest, message)
 }
