@@ -2,9 +2,12 @@
 
 use outlive_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use sqlx::{Row as _, sqlite::SqliteRow};
+use sqlx::sqlite::SqliteRow;
 
-use super::{StoreError, StoreFuture, sqlite::SqliteStore};
+use super::{
+    StoreError, StoreFuture,
+    sqlite::{Columns, SqliteStore},
+};
 use crate::{
     images::{Counts, Digest, Settings, UsedImage},
     sandboxes::config::SandboxConfig,
@@ -126,38 +129,26 @@ impl ImageStore for SqliteStore {
 }
 
 fn user(row: &SqliteRow) -> Result<ImageUser, StoreError> {
-    let id: String = row.try_get("id")?;
-    let bad = |column| StoreError::BadRow {
-        id: id.clone(),
-        column,
-    };
-    let config: Option<String> = row.try_get("config")?;
+    let row = Columns::of(row, "id")?;
+    let config = row.read_some("config", |text| SandboxConfig::from_text(text).ok())?;
     if let Some(config) = config {
-        let config = SandboxConfig::from_text(&config).map_err(|_| bad("config"))?;
         return Ok(ImageUser::Sandbox(config.image));
     }
-    let image: Option<String> = row.try_get("image")?;
-    let image = image.map(|text| serde_json::from_str(&text)).transpose();
-    Ok(ImageUser::Snapshot(image.map_err(|_| bad("image"))?))
+    let image = row.read_some("image", |text| serde_json::from_str(text).ok())?;
+    Ok(ImageUser::Snapshot(image))
 }
 
 fn image(row: &SqliteRow) -> Result<ImageRecord, StoreError> {
-    let name: String = row.try_get("name")?;
-    let bad = |column| StoreError::BadRow {
-        id: name.clone(),
-        column,
-    };
-    let digest: String = row.try_get("digest")?;
-    let details: String = row.try_get("details")?;
-    let details: Details = serde_json::from_str(&details).map_err(|_| bad("details"))?;
+    let row = Columns::of(row, "name")?;
+    let details: Details = row.read("details", |text| serde_json::from_str(text).ok())?;
     Ok(ImageRecord {
-        digest: Digest::parse(&digest).ok_or_else(|| bad("digest"))?,
+        name: row.get("name")?,
+        digest: row.read("digest", Digest::parse)?,
         layers: details.layers,
         settings: details.settings,
         counts: details.counts,
         source: details.source,
-        created_at: Timestamp::from_unix_nanos(row.try_get("created_at")?),
-        name,
+        created_at: row.time("created_at")?,
     })
 }
 

@@ -4,11 +4,11 @@ use outlive_core::{
     id::{SandboxId, SnapshotId},
     time::Timestamp,
 };
-use sqlx::{QueryBuilder, Row as _, Sqlite, sqlite::SqliteRow};
+use sqlx::{QueryBuilder, Sqlite, sqlite::SqliteRow};
 
 use super::{
     Owner, StoreError, StoreFuture,
-    sqlite::{SqliteStore, number},
+    sqlite::{Columns, SqliteStore, number},
 };
 use crate::images::UsedImage;
 
@@ -240,34 +240,20 @@ impl SnapshotStore for SqliteStore {
 }
 
 fn snapshot(row: &SqliteRow) -> Result<SnapshotRecord, StoreError> {
-    let id: String = row.try_get("id")?;
-    let bad = |column| StoreError::BadRow {
-        id: id.clone(),
-        column,
-    };
-    let text = |column| row.try_get::<String, _>(column);
-    let count = |column| {
-        let count: i64 = row.try_get(column)?;
-        u64::try_from(count).map_err(|_| bad(column))
-    };
-    let image: Option<String> = row.try_get("image")?;
-    let image = image.map(|text| serde_json::from_str(&text)).transpose();
-    let slot: i64 = row.try_get("slot")?;
-    let created_at: i64 = row.try_get("created_at")?;
-    let expires_at: Option<i64> = row.try_get("expires_at")?;
+    let row = Columns::of(row, "id")?;
     Ok(SnapshotRecord {
-        id: SnapshotId::parse(&id).map_err(|_| bad("id"))?,
-        owner: Owner::parse(&text("owner")?).ok_or_else(|| bad("owner"))?,
-        name: row.try_get("name")?,
-        description: row.try_get("description")?,
-        sandbox: SandboxId::parse(&text("sandbox")?).map_err(|_| bad("sandbox"))?,
-        template: text("template")?,
-        image: image.map_err(|_| bad("image"))?,
-        slot: u16::try_from(slot).map_err(|_| bad("slot"))?,
-        state: SnapshotState::from_word(&text("state")?).ok_or_else(|| bad("state"))?,
-        files: count("files")?,
-        bytes: count("bytes")?,
-        created_at: Timestamp::from_unix_nanos(created_at),
-        expires_at: expires_at.map(Timestamp::from_unix_nanos),
+        id: row.read("id", |text| SnapshotId::parse(text).ok())?,
+        owner: row.read("owner", Owner::parse)?,
+        name: row.get("name")?,
+        description: row.get("description")?,
+        sandbox: row.read("sandbox", |text| SandboxId::parse(text).ok())?,
+        template: row.get("template")?,
+        image: row.read_some("image", |text| serde_json::from_str(text).ok())?,
+        slot: row.count("slot")?,
+        state: row.read("state", SnapshotState::from_word)?,
+        files: row.count("files")?,
+        bytes: row.count("bytes")?,
+        created_at: row.time("created_at")?,
+        expires_at: row.time_some("expires_at")?,
     })
 }

@@ -33,7 +33,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
-pub(super) use self::rows::number;
+pub(super) use self::rows::{Columns, number};
 use self::{
     log::Log,
     rows::{hash, holds_text, key, sandbox},
@@ -203,13 +203,13 @@ impl SqliteStore {
 
     async fn revoke(&self, id: &str, at: Timestamp) -> Result<Option<KeyHash>, StoreError> {
         let row = sqlx::query(
-            "UPDATE api_keys SET revoked_at = coalesce(revoked_at, ?) WHERE id = ? RETURNING hash",
+            "UPDATE api_keys SET revoked_at = coalesce(revoked_at, ?) WHERE id = ? RETURNING id, hash",
         )
         .bind(at.unix_nanos())
         .bind(id)
         .fetch_optional(&self.pool)
         .await?;
-        row.map(|row| hash(id, &row)).transpose()
+        row.map(|row| hash(&Columns::of(&row, "id")?)).transpose()
     }
 }
 

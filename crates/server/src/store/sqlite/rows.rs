@@ -7,104 +7,132 @@ use outlive_core::{
     time::Timestamp,
 };
 use serde::{Deserialize, Serialize};
-use sqlx::{Row as _, sqlite::SqliteRow};
+use sqlx::{Decode, Row as _, Sqlite, Type, sqlite::SqliteRow};
 
 use crate::{
     sandboxes::config::SandboxConfig,
     store::{KeyHash, KeyRecord, Owner, SandboxRecord, StoreError, role_from_word},
 };
 
+/// A row, and whose it is: what is unreadable in it is told with that name.
+pub(in crate::store) struct Columns<'r> {
+    row: &'r SqliteRow,
+    id: String,
+}
+
+impl<'r> Columns<'r> {
+    /// Those of a row that `name` tells from the others.
+    pub(in crate::store) fn of(row: &'r SqliteRow, name: &str) -> Result<Self, StoreError> {
+        let id = row.try_get(name)?;
+        Ok(Self { row, id })
+    }
+
+    fn bad(&self, column: &'static str) -> StoreError {
+        StoreError::BadRow {
+            id: self.id.clone(),
+            column,
+        }
+    }
+
+    /// As the database has it.
+    pub(in crate::store) fn get<T>(&self, column: &str) -> Result<T, StoreError>
+    where
+        T: Decode<'r, Sqlite> + Type<Sqlite>,
+    {
+        Ok(self.row.try_get(column)?)
+    }
+
+    /// A text that says what `read` makes of it.
+    pub(in crate::store) fn read<T>(
+        &self,
+        column: &'static str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, StoreError> {
+        read(self.get(column)?).ok_or_else(|| self.bad(column))
+    }
+
+    /// The same, where there may be none.
+    pub(in crate::store) fn read_some<T>(
+        &self,
+        column: &'static str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, StoreError> {
+        let text: Option<&str> = self.get(column)?;
+        text.map(|text| read(text).ok_or_else(|| self.bad(column)))
+            .transpose()
+    }
+
+    /// A number within its bounds.
+    pub(in crate::store) fn count<T: TryFrom<i64>>(
+        &self,
+        column: &'static str,
+    ) -> Result<T, StoreError> {
+        T::try_from(self.get(column)?).map_err(|_| self.bad(column))
+    }
+
+    /// A moment.
+    pub(in crate::store) fn time(&self, column: &str) -> Result<Timestamp, StoreError> {
+        self.get(column).map(Timestamp::from_unix_nanos)
+    }
+
+    /// The same, where there may be none.
+    pub(in crate::store) fn time_some(
+        &self,
+        column: &str,
+    ) -> Result<Option<Timestamp>, StoreError> {
+        let nanos: Option<i64> = self.get(column)?;
+        Ok(nanos.map(Timestamp::from_unix_nanos))
+    }
+}
+
 pub(super) fn sandbox(row: &SqliteRow) -> Result<SandboxRecord, StoreError> {
-    let id: String = row.try_get("id")?;
-    let bad = |column| StoreError::BadRow {
-        id: id.clone(),
-        column,
-    };
-    let text = |column| row.try_get::<String, _>(column);
-    let moment = |column| {
-        row.try_get::<i64, _>(column)
-            .map(Timestamp::from_unix_nanos)
-    };
-    let slot: i64 = row.try_get("slot")?;
-    let isolation: Option<String> = row.try_get("isolation")?;
+    let row = Columns::of(row, "id")?;
     Ok(SandboxRecord {
-        id: SandboxId::parse(&id).map_err(|_| bad("id"))?,
-        owner: Owner::parse(&text("owner")?).ok_or_else(|| bad("owner"))?,
-        template: text("template")?,
-        config: SandboxConfig::from_text(&text("config")?).map_err(|_| bad("config"))?,
-        state: state(&id, row)?,
-        slot: u16::try_from(slot).map_err(|_| bad("slot"))?,
-        isolation: isolation
-            .map(|name| IsolationTier::from_name(&name).ok_or_else(|| bad("isolation")))
-            .transpose()?,
-        created_at: moment("created_at")?,
-        updated_at: moment("updated_at")?,
+        id: row.read("id", |text| SandboxId::parse(text).ok())?,
+        owner: row.read("owner", Owner::parse)?,
+        template: row.get("template")?,
+        config: row.read("config", |text| SandboxConfig::from_text(text).ok())?,
+        state: state(&row)?,
+        slot: row.count("slot")?,
+        isolation: row.read_some("isolation", IsolationTier::from_name)?,
+        created_at: row.time("created_at")?,
+        updated_at: row.time("updated_at")?,
     })
 }
 
 /// As the last server left it: what only a server in memory knows is unknown.
-fn state(id: &str, row: &SqliteRow) -> Result<Sandbox, StoreError> {
-    let bad = |column| StoreError::BadRow {
-        id: id.to_owned(),
-        column,
-    };
-    let text = |column| row.try_get::<String, _>(column);
-    let time = |column| {
-        row.try_get::<Option<i64>, _>(column)
-            .map(|nanos| nanos.map(Timestamp::from_unix_nanos))
-    };
-    let why: Option<String> = row.try_get("why")?;
-    let restoring: Option<String> = row.try_get("restoring")?;
-    let generation: i64 = row.try_get("generation")?;
-    let claimed_at: i64 = row.try_get("claimed_at")?;
+fn state(row: &Columns<'_>) -> Result<Sandbox, StoreError> {
     Ok(Sandbox::remembered(Stored {
-        desired: Desired::from_word(&text("desired")?).ok_or_else(|| bad("desired"))?,
-        observed: Observed::from_word(&text("observed")?).ok_or_else(|| bad("observed"))?,
-        why: why
-            .map(|word| ReleaseWhy::from_word(&word).ok_or_else(|| bad("why")))
-            .transpose()?,
-        generation: Generation(u64::try_from(generation).map_err(|_| bad("generation"))?),
-        claimed_at: Timestamp::from_unix_nanos(claimed_at),
-        expires_at: time("expires_at")?,
-        hard_expires_at: time("hard_expires_at")?,
-        holds: holds_of(&text("holds")?).map_err(|_| bad("holds"))?,
-        restoring: restoring
-            .map(|id| SnapshotId::parse(&id).map_err(|_| bad("restoring")))
-            .transpose()?,
+        desired: row.read("desired", Desired::from_word)?,
+        observed: row.read("observed", Observed::from_word)?,
+        why: row.read_some("why", ReleaseWhy::from_word)?,
+        generation: Generation(row.count("generation")?),
+        claimed_at: row.time("claimed_at")?,
+        expires_at: row.time_some("expires_at")?,
+        hard_expires_at: row.time_some("hard_expires_at")?,
+        holds: row.read("holds", |text| holds_of(text).ok())?,
+        restoring: row.read_some("restoring", |text| SnapshotId::parse(text).ok())?,
     }))
 }
 
 pub(super) fn key(row: &SqliteRow) -> Result<KeyRecord, StoreError> {
-    let id: String = row.try_get("id")?;
-    let bad = |column| StoreError::BadRow {
-        id: id.clone(),
-        column,
-    };
-    let time = |column| {
-        row.try_get::<Option<i64>, _>(column)
-            .map(|nanos| nanos.map(Timestamp::from_unix_nanos))
-    };
-    let created_at: i64 = row.try_get("created_at")?;
-    let owner: String = row.try_get("owner")?;
-    let role: String = row.try_get("role")?;
+    let row = Columns::of(row, "id")?;
     Ok(KeyRecord {
-        hash: hash(&id, row)?,
-        owner: Owner::parse(&owner).ok_or_else(|| bad("owner"))?,
-        role: role_from_word(&role).ok_or_else(|| bad("role"))?,
-        name: row.try_get("name")?,
-        created_at: Timestamp::from_unix_nanos(created_at),
-        expires_at: time("expires_at")?,
-        revoked_at: time("revoked_at")?,
-        id,
+        id: row.get("id")?,
+        hash: hash(&row)?,
+        owner: row.read("owner", Owner::parse)?,
+        role: row.read("role", role_from_word)?,
+        name: row.get("name")?,
+        created_at: row.time("created_at")?,
+        expires_at: row.time_some("expires_at")?,
+        revoked_at: row.time_some("revoked_at")?,
     })
 }
 
-pub(super) fn hash(id: &str, row: &SqliteRow) -> Result<KeyHash, StoreError> {
-    let bytes: Vec<u8> = row.try_get("hash")?;
-    bytes.try_into().map_err(|_| StoreError::BadRow {
-        id: id.to_owned(),
-        column: "hash",
-    })
+/// Of a key.
+pub(super) fn hash(row: &Columns<'_>) -> Result<KeyHash, StoreError> {
+    let bytes: &[u8] = row.get("hash")?;
+    bytes.try_into().map_err(|_| row.bad("hash"))
 }
 
 /// A hold as the store writes it; times in nanoseconds since 1970.
