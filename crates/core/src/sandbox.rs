@@ -78,7 +78,14 @@ pub struct Sandbox {
     pub holds: Vec<Hold>,
     /// The snapshot that its disk is being put back to: nothing runs before that came to its end.
     pub restoring: Option<SnapshotId>,
-    /// Whether a runtime lives. Not stored, like everything below.
+    /// What no store keeps.
+    pub known: Known,
+}
+
+/// What is known of a sandbox and no store keeps: the next server finds it out, or does without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Known {
+    /// Whether a runtime lives.
     pub presence: Presence,
     /// When its runtime answered first, as far as this server knows.
     started_at: Option<Timestamp>,
@@ -95,6 +102,22 @@ pub struct Sandbox {
     pub disk_full: bool,
     /// Until when it may run all the same, to make room.
     room_until: Option<Timestamp>,
+}
+
+impl Known {
+    /// Of a sandbox nothing happened to yet, but this.
+    const fn of(presence: Presence) -> Self {
+        Self {
+            presence,
+            started_at: None,
+            running_since: None,
+            failures: 0,
+            stumbles: 0,
+            retry_at: None,
+            disk_full: false,
+            room_until: None,
+        }
+    }
 }
 
 /// The part of a [`Sandbox`] that outlives a server; see there for what each means.
@@ -125,14 +148,7 @@ impl Sandbox {
             hard_expires_at: policy.hard_ttl.map(|ttl| now + ttl),
             holds: Vec::new(),
             restoring: None,
-            presence: Presence::Absent,
-            started_at: None,
-            running_since: None,
-            failures: 0,
-            stumbles: 0,
-            retry_at: None,
-            disk_full: false,
-            room_until: None,
+            known: Known::of(Presence::Absent),
         }
     }
 
@@ -171,14 +187,7 @@ impl Sandbox {
             hard_expires_at,
             holds,
             restoring,
-            presence: Presence::Unknown,
-            started_at: None,
-            running_since: None,
-            failures: 0,
-            stumbles: 0,
-            retry_at: None,
-            disk_full: false,
-            room_until: None,
+            known: Known::of(Presence::Unknown),
         }
     }
 
@@ -210,14 +219,7 @@ impl Sandbox {
 
     /// Takes over what `next` knows and no store keeps; what is stored stays as it is.
     pub fn learn(&mut self, next: &Self) {
-        self.presence = next.presence;
-        self.started_at = next.started_at;
-        self.running_since = next.running_since;
-        self.failures = next.failures;
-        self.stumbles = next.stumbles;
-        self.retry_at = next.retry_at;
-        self.disk_full = next.disk_full;
-        self.room_until = next.room_until;
+        self.known = next.known;
     }
 
     /// Whether calls reach a runtime now, or will once it answers.
@@ -227,7 +229,7 @@ impl Sandbox {
 
     /// Whether it has to stand still for what is on its disk.
     pub(crate) fn lacks_room(&self, now: Timestamp) -> bool {
-        self.disk_full && self.room_until.is_none_or(|at| at <= now)
+        self.known.disk_full && self.known.room_until.is_none_or(|at| at <= now)
     }
 
     /// Whether everything that was asked for is reached.
@@ -263,7 +265,7 @@ impl Sandbox {
             Holds::Count => self.held_until(now),
             Holds::DontCount => None,
         };
-        let since = [Some(quiet_since?), self.running_since, held];
+        let since = [Some(quiet_since?), self.known.running_since, held];
         let quiet = since.into_iter().flatten().max()?;
         self.is_awake().then(|| quiet + after)
     }
@@ -275,8 +277,8 @@ impl Sandbox {
         now: Timestamp,
         quiet_since: Option<Timestamp>,
     ) -> Option<Timestamp> {
-        if self.retry_at.is_some() {
-            return self.retry_at; // What is due meanwhile would fail in the same way.
+        if self.known.retry_at.is_some() {
+            return self.known.retry_at; // What is due meanwhile would fail in the same way.
         }
         [
             self.hard_expires_at,
@@ -295,14 +297,14 @@ impl Sandbox {
 
     /// A step can't be done now: what is asked for is tried again, later each time.
     fn stumble(&mut self, now: Timestamp) {
-        self.retry_at = Some(now + backoff(self.stumbles));
-        self.stumbles = self.stumbles.saturating_add(1);
+        self.known.retry_at = Some(now + backoff(self.known.stumbles));
+        self.known.stumbles = self.known.stumbles.saturating_add(1);
     }
 
     /// What was asked for is reached.
     fn settle(&mut self) {
-        self.stumbles = 0;
-        self.retry_at = None;
+        self.known.stumbles = 0;
+        self.known.retry_at = None;
     }
 }
 

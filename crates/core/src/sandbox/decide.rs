@@ -151,7 +151,7 @@ impl Sandbox {
             | Input::DropHold(_) => Err(Refusal::Deleted),
             Input::Delete | Input::DeadlinePassed { .. } => Ok(self.decide_delete()),
             Input::Found { lives } => {
-                next.presence = presence(*lives);
+                next.known.presence = presence(*lives);
                 next.observed = Observed::Deleting;
                 Ok(Decision::perform(next, Effect::Remove))
             }
@@ -176,7 +176,7 @@ impl Sandbox {
             | Input::HalfRestored
             | Input::NotRemoved
             | Input::Gone => {
-                next.presence = Presence::Unknown;
+                next.known.presence = Presence::Unknown;
                 next.stumble(now);
                 Ok(Decision::of(next))
             }
@@ -196,22 +196,22 @@ impl Sandbox {
         if wants == Wants::ToCall && self.lacks_room(now) && self.observed != Observed::Running {
             return Err(Refusal::DiskFull);
         }
-        if self.presence == Presence::Unknown {
+        if self.known.presence == Presence::Unknown {
             return Ok(Decision::first(self.clone(), Effect::Look));
         }
         Ok(match self.observed {
-            Observed::Running => match self.presence {
+            Observed::Running => match self.known.presence {
                 Presence::Present => Decision::of(self.clone()),
                 Presence::Absent | Presence::Unknown => self.sweep(),
             },
             Observed::Frozen => self.thaw(),
             // A step with a runtime that lives did not come to its end.
-            Observed::Freezing | Observed::Thawing => match self.presence {
+            Observed::Freezing | Observed::Thawing => match self.known.presence {
                 Presence::Present => self.wanted_running_first(Effect::Greet),
                 Presence::Absent | Presence::Unknown => self.sweep(),
             },
             Observed::Releasing => Decision::first(self.clone(), Effect::End),
-            Observed::Starting => match self.presence {
+            Observed::Starting => match self.known.presence {
                 Presence::Present => Decision::first(self.clone(), Effect::Greet),
                 Presence::Absent | Presence::Unknown => self.sweep(),
             },
@@ -258,7 +258,7 @@ impl Sandbox {
         self.why = None;
         self.generation = self.generation.next();
         self.claimed_at = now;
-        self.retry_at = None;
+        self.known.retry_at = None;
     }
 
     /// A runtime is gone that should run: what it left is swept up, then the next one starts.
@@ -266,12 +266,12 @@ impl Sandbox {
         let mut next = self.clone();
         next.desired = Desired::Running;
         next.observed = Observed::Starting;
-        next.retry_at = None;
+        next.known.retry_at = None;
         Decision::perform(next, Effect::Sweep)
     }
 
     fn decide_suspend(&self) -> Result<Decision, Refusal> {
-        if self.presence == Presence::Unknown && self.observed != Observed::Released {
+        if self.known.presence == Presence::Unknown && self.observed != Observed::Released {
             return Ok(Decision::first(self.clone(), Effect::Look));
         }
         Ok(match self.observed {
@@ -304,7 +304,7 @@ impl Sandbox {
         next.desired = Desired::Released;
         next.observed = Observed::Releasing;
         next.why = Some(why);
-        next.retry_at = None;
+        next.known.retry_at = None;
         Decision::perform(next, Effect::End)
     }
 
@@ -313,7 +313,7 @@ impl Sandbox {
         next.desired = Desired::Deleted;
         next.observed = Observed::Deleting;
         next.restoring = None;
-        next.retry_at = None;
+        next.known.retry_at = None;
         Decision::perform(next, Effect::Remove)
     }
 

@@ -11,7 +11,7 @@ impl Sandbox {
         quiet_since: Option<Timestamp>,
     ) -> Decision {
         let passed = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
-        if self.retry_at.is_some_and(|at| at > now) {
+        if self.known.retry_at.is_some_and(|at| at > now) {
             return Decision::of(self.clone());
         }
         if passed(self.hard_expires_at) {
@@ -20,7 +20,7 @@ impl Sandbox {
         if passed(self.soft_deadline()) {
             return self.decide_release(ReleaseWhy::Ttl);
         }
-        if self.retry_at.is_some() {
+        if self.known.retry_at.is_some() {
             return self.try_again();
         }
         if passed(self.sleeps_at(policy, now, quiet_since)) {
@@ -32,8 +32,8 @@ impl Sandbox {
     /// What is asked for is tried again.
     fn try_again(&self) -> Decision {
         let mut next = self.clone();
-        next.retry_at = None;
-        match (self.desired, self.presence) {
+        next.known.retry_at = None;
+        match (self.desired, self.known.presence) {
             (_, Presence::Unknown) => Decision::perform(next, Effect::Look),
             (Desired::Running | Desired::Frozen, Presence::Present) => {
                 Decision::perform(next, Effect::Greet)

@@ -12,7 +12,7 @@ use crate::{
 impl Sandbox {
     pub(super) fn decide_found(&self, lives: bool) -> Decision {
         let mut next = self.clone();
-        next.presence = presence(lives);
+        next.known.presence = presence(lives);
         match (self.desired, lives) {
             (Desired::Running | Desired::Frozen, true) => Decision::perform(next, Effect::Greet),
             (Desired::Running, false) => next.sweep(),
@@ -47,7 +47,7 @@ impl Sandbox {
         frozen: bool,
     ) -> Decision {
         let mut next = self.clone();
-        next.presence = Presence::Present;
+        next.known.presence = Presence::Present;
         next.generation = self.generation.max(generation);
         match self.desired {
             Desired::Running if frozen => {
@@ -80,26 +80,26 @@ impl Sandbox {
     /// Nobody knows how far a step came: it is looked for, later.
     pub(super) fn decide_stumble(&self, now: Timestamp) -> Decision {
         let mut next = self.clone();
-        next.presence = Presence::Unknown;
+        next.known.presence = Presence::Unknown;
         next.stumble(now);
         Decision::of(next)
     }
 
     pub(super) fn decide_started(&self, now: Timestamp) -> Decision {
         let mut next = self.clone();
-        next.presence = Presence::Present;
-        next.started_at = Some(now);
+        next.known.presence = Presence::Present;
+        next.known.started_at = Some(now);
         next.goes_on(now);
         Decision::of(next)
     }
 
     pub(super) fn decide_not_started(&self, now: Timestamp) -> Decision {
         let mut next = self.clone();
-        next.presence = Presence::Absent;
+        next.known.presence = Presence::Absent;
         next.observed = Observed::Failed;
-        next.failures = self.failures.saturating_add(1);
-        if next.failures < RUNTIME_STARTS_MAX {
-            next.retry_at = Some(now + backoff(next.failures));
+        next.known.failures = self.known.failures.saturating_add(1);
+        if next.known.failures < RUNTIME_STARTS_MAX {
+            next.known.retry_at = Some(now + backoff(next.known.failures));
         }
         Decision::of(next)
     }
@@ -127,22 +127,22 @@ impl Sandbox {
 
     fn goes_on(&mut self, now: Timestamp) {
         self.observed = Observed::Running;
-        self.running_since = Some(now);
+        self.known.running_since = Some(now);
         self.settle();
     }
 
     pub(super) fn decide_ended(&self) -> Decision {
         let mut next = self.clone();
-        next.presence = Presence::Absent;
+        next.known.presence = Presence::Absent;
         next.observed = Observed::Released;
-        next.started_at = None;
+        next.known.started_at = None;
         next.settle();
         Decision::of(next)
     }
 
     pub(super) fn decide_gone(&self, now: Timestamp) -> Decision {
         let mut next = self.clone();
-        next.presence = Presence::Absent;
+        next.known.presence = Presence::Absent;
         match (self.desired, self.observed) {
             (Desired::Running, _) => self.replace(next, now),
             (Desired::Frozen, _) => next.lost(),
@@ -166,15 +166,15 @@ impl Sandbox {
 
     /// Another generation takes the place of one that died; of those that die young, later.
     fn replace(&self, mut next: Self, now: Timestamp) -> Decision {
-        match self.started_at.map(|at| now.since(at)) {
-            Some(lived) if lived >= RUNTIME_STABLE_MIN => next.failures = 0,
-            Some(_) => next.failures = self.failures.saturating_add(1),
+        match self.known.started_at.map(|at| now.since(at)) {
+            Some(lived) if lived >= RUNTIME_STABLE_MIN => next.known.failures = 0,
+            Some(_) => next.known.failures = self.known.failures.saturating_add(1),
             None => {}
         }
-        next.started_at = None;
-        if next.failures > 1 {
+        next.known.started_at = None;
+        if next.known.failures > 1 {
             next.observed = Observed::Starting;
-            next.retry_at = Some(now + backoff(next.failures - 1));
+            next.known.retry_at = Some(now + backoff(next.known.failures - 1));
             return Decision::of(next);
         }
         next.sweep()
@@ -189,8 +189,8 @@ impl Sandbox {
     /// Nothing is lost by standing still, and nothing more is written.
     pub(super) fn decide_disk_over(&self, now: Timestamp) -> Decision {
         let mut next = self.clone();
-        next.disk_full = true;
-        let runs = self.is_awake() && self.presence == Presence::Present;
+        next.known.disk_full = true;
+        let runs = self.is_awake() && self.known.presence == Presence::Present;
         if runs && next.lacks_room(now) {
             return next.freeze();
         }
@@ -200,8 +200,8 @@ impl Sandbox {
     /// It stays as it is until somebody needs it.
     pub(super) fn decide_disk_fits(&self) -> Decision {
         let mut next = self.clone();
-        next.disk_full = false;
-        next.room_until = None;
+        next.known.disk_full = false;
+        next.known.room_until = None;
         Decision::of(next)
     }
 
@@ -209,7 +209,7 @@ impl Sandbox {
     pub(super) fn with_room(&self, now: Timestamp) -> Self {
         let mut next = self.clone();
         if self.lacks_room(now) {
-            next.room_until = Some(now + DISK_ROOM_MAX);
+            next.known.room_until = Some(now + DISK_ROOM_MAX);
         }
         next
     }

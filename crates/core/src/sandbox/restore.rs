@@ -61,8 +61,8 @@ impl Sandbox {
             Input::DeadlinePassed { .. } => Ok(self.decide_restoring_deadline(now)),
             Input::Found { .. } | Input::Gone => Ok(next.go_on_restoring()),
             Input::Ended => {
-                next.presence = Presence::Absent;
-                next.started_at = None;
+                next.known.presence = Presence::Absent;
+                next.known.started_at = None;
                 Ok(Decision::perform(next, Effect::Restore))
             }
             Input::Restored | Input::NotRestored => Ok(self.decide_restored(now)),
@@ -88,12 +88,12 @@ impl Sandbox {
 
     /// The end of a runtime looks for one by itself, and finds none where none is left.
     fn go_on_restoring(mut self) -> Decision {
-        self.retry_at = None;
+        self.known.retry_at = None;
         Decision::perform(self, Effect::End)
     }
 
     fn decide_restoring_deadline(&self, now: Timestamp) -> Decision {
-        if self.retry_at.is_some_and(|at| at > now) {
+        if self.known.retry_at.is_some_and(|at| at > now) {
             return Decision::of(self.clone());
         }
         if self.hard_expires_at.is_some_and(|at| at <= now) {
@@ -107,7 +107,7 @@ impl Sandbox {
         let mut next = self.clone();
         next.restoring = None;
         // How full it is has to be measured.
-        next.disk_full = false;
+        next.known.disk_full = false;
         next.settle();
         match self.desired {
             Desired::Running => {

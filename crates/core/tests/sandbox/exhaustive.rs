@@ -142,7 +142,7 @@ fn go(world: &mut World, policy: &Policy, step: &Move) {
 /// What is shown is what is there.
 fn check_rest(world: &World, step: &Move) {
     let sandbox = &world.sandbox;
-    if sandbox.presence == Presence::Unknown {
+    if sandbox.known.presence == Presence::Unknown {
         return;
     }
     let told = format!("after {step:?}: {world:?}");
@@ -150,13 +150,13 @@ fn check_rest(world: &World, step: &Move) {
         Observed::Running => assert_eq!(world.host, Host::Running, "{told}"),
         Observed::Frozen => assert_eq!(world.host, Host::Frozen, "{told}"),
         Observed::Released | Observed::Failed => assert_eq!(world.host, Host::None, "{told}"),
-        Observed::Starting => assert_eq!(sandbox.presence, Presence::Absent, "{told}"),
+        Observed::Starting => assert_eq!(sandbox.known.presence, Presence::Absent, "{told}"),
         Observed::Freezing | Observed::Thawing | Observed::Releasing | Observed::Deleting => {
             panic!("at rest in between, {told}")
         }
     }
     assert_eq!(
-        sandbox.presence == Presence::Present,
+        sandbox.known.presence == Presence::Present,
         world.host != Host::None,
         "{told}"
     );
@@ -196,11 +196,11 @@ fn without_time(world: &World) -> String {
         sandbox.desired,
         sandbox.observed,
         sandbox.why,
-        sandbox.presence,
+        sandbox.known.presence,
         world.host,
         world.disk,
         sandbox.restoring,
         ahead.min(1),
-        sandbox.disk_full,
+        sandbox.known.disk_full,
     )
 }

@@ -101,7 +101,7 @@ pub(super) fn shown(record: &SandboxRecord, gauge: Option<&Gauge>) -> Option<Dis
     Some(Disk {
         limit,
         used_bytes: gauge.and_then(|gauge| Some(gauge.known().used?.bytes)),
-        full: record.state.disk_full,
+        full: record.state.known.disk_full,
         enforced_by: "checked".to_owned(),
     })
 }
@@ -149,7 +149,7 @@ async fn look_at(engine: &Engine, sandbox: &Arc<Sandbox>) {
         Ok(used) => {
             let due = Instant::now() + pause(limit, used, took);
             sandbox.gauge().learn(used, due, rest);
-            let told = match (is_over(limit, used), record.state.disk_full) {
+            let told = match (is_over(limit, used), record.state.known.disk_full) {
                 (true, _) => Some(DiskIs::Over),
                 (false, true) => Some(DiskIs::Fitting),
                 (false, false) => None,

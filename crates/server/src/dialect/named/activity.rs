@@ -60,7 +60,7 @@ pub(super) async fn show(
         state: record.state.observed.word().to_owned(),
         awake_because: open.chain(held).collect(),
         sleeps_at: sleeps_at.map(time::text),
-        disk_full: record.state.disk_full,
+        disk_full: record.state.known.disk_full,
     }))
 }
 
