@@ -1,7 +1,9 @@
 //! System calls that no workload may make, in whatever tier: they answer `EPERM`.
 //!
 //! They are about the machine, or parts of the kernel where faults are found again and again and
-//! that a sandbox can do without. What remains stays allowed on purpose: debuggers, package
+//! that a sandbox can do without. So are sockets to the hypervisor and to other virtual machines
+//! (`AF_VSOCK`): no network namespace has any of its own, and no rule of a network sees them. What
+//! remains stays allowed on purpose: debuggers, package
 //! managers and sandboxes inside need `ptrace`, `mount`, `unshare` and user namespaces.
 
 /// The calls, by their numbers on this machine.
@@ -50,6 +52,7 @@ pub(super) fn denied_calls() -> Vec<libc::sock_filter> {
     const RETURN: u16 = 0x06; // BPF_RET | BPF_K
     const ARCH_AT: u32 = 4;
     const CALL_AT: u32 = 0;
+    const FIRST_ARGUMENT_AT: u32 = 16; // Its lower half, on both of our architectures.
     #[cfg(target_arch = "x86_64")]
     const ARCH: u32 = 0xc000_003e;
     #[cfg(target_arch = "aarch64")]
@@ -64,20 +67,28 @@ pub(super) fn denied_calls() -> Vec<libc::sock_filter> {
         instruction(RETURN, refuse, 0),
         instruction(LOAD, CALL_AT, 0),
     ];
+    let number = |call: libc::c_long| u32::try_from(call).unwrap_or(u32::MAX);
+    let tail = [
+        instruction(JUMP_EQUAL, number(libc::SYS_socket), 1),
+        instruction(RETURN, allow, 0),
+        instruction(LOAD, FIRST_ARGUMENT_AT, 0),
+        instruction(JUMP_EQUAL, libc::AF_VSOCK.cast_unsigned(), 1),
+        instruction(RETURN, allow, 0),
+        instruction(RETURN, refuse, 0),
+    ];
+    // How far the refusal at the end is from behind the list's entry that has so many after it.
+    let to_end = |after: usize| u8::try_from(after + tail.len() - 1).unwrap_or(u8::MAX);
     // x86-64 has a second table of the same calls (x32), marked by this bit.
     #[cfg(target_arch = "x86_64")]
     filter.push(instruction(
         JUMP_NOT_BELOW,
         0x4000_0000,
-        u8::try_from(DENIED.len() + 1).unwrap_or(u8::MAX),
+        to_end(DENIED.len()),
     ));
     for (index, call) in DENIED.iter().enumerate() {
-        // To the refusal behind the allowance that ends the list.
-        let distance = u8::try_from(DENIED.len() - index).unwrap_or(u8::MAX);
-        let number = u32::try_from(*call).unwrap_or(u32::MAX);
-        filter.push(instruction(JUMP_EQUAL, number, distance));
+        let after = DENIED.len() - index - 1;
+        filter.push(instruction(JUMP_EQUAL, number(*call), to_end(after)));
     }
-    filter.push(instruction(RETURN, allow, 0));
-    filter.push(instruction(RETURN, refuse, 0));
+    filter.extend(tail);
     filter
 }

@@ -115,6 +115,11 @@ pub(super) fn network() -> Vec<Attempt> {
             &[EPERM],
             open(libc::AF_PACKET, libc::SOCK_RAW, 0x0300),
         ),
+        attempt(
+            "reach the hypervisor",
+            &[EPERM],
+            open(libc::AF_VSOCK, libc::SOCK_STREAM, 0),
+        ),
         attempt("take the loopback device down", &[EPERM], loopback_down()),
         attempt(
             "let the network forward",
