@@ -39,6 +39,18 @@ def test_memory_that_runs_out_is_the_reason(limited):  # case B4
     assert (exited["signal"], exited["oom"]) == ("SIGKILL", False)
 
 
+def test_files_of_memory_leave_room_to_remove_them(limited):
+    """They count against the limit: full of them, a sandbox could start nothing any more."""
+    sandbox = limited(resources={"memory": "64Mi"})
+    fill = sandbox.sh("""
+        for place in /dev /dev/shm /run; do
+            head -c 300M /dev/zero > $place/big
+            i=0; while [ $i -lt 20000 ] && true > $place/$i; do i=$((i+1)); done
+        done 2>&1 | grep -c 'No space left'""")
+    assert int(said(fill)) == 6
+    assert sandbox.sh("cd /dev/shm && rm -f big [0-9]* && echo room > big").wait_exit()["exit_code"] == 0
+
+
 def test_processes_and_cpu_are_bounded(limited):
     sandbox = limited(resources={"pids": 24, "cpu": "0.5"})
     script = "i=0; while [ $i -lt 40 ]; do sleep 20 & i=$((i+1)); done 2>/dev/null; echo never"

@@ -72,7 +72,7 @@ const FLAGS: MountFlags = MountFlags::NOSUID
 pub(super) fn show(root: &str, owner: u32, network: NetworkMode) -> Step<()> {
     let proc = format!("{root}/proc");
     let sys = format!("{root}/sys");
-    tmpfs(&proc, owner, "0700", FLAGS)?;
+    tmpfs(&proc, owner, "0700", FLAGS, None)?;
     make_dir(&format!("{proc}/proc"), 0o555)?;
     make_dir(&format!("{proc}/sys"), 0o555)?;
     mount_proc(&format!("{proc}/proc"))?;

@@ -390,6 +390,7 @@ fn start_init(ground: &Ground<'_>, ids: IdRange, layers: &Layers) -> Step<(u32, 
                 ids,
                 layers,
                 network: ground.config.network,
+                memory_max: ground.config.limits.memory_bytes_max,
             };
             match root::build(&plan).and_then(|()| become_init(ground, &report)) {
                 Ok(never) => match never {},

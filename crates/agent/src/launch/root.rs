@@ -24,12 +24,23 @@ pub(super) struct RootPlan<'l> {
     pub(super) ids: IdRange,
     pub(super) layers: &'l Layers,
     pub(super) network: NetworkMode,
+    /// What the workload may take of memory, where that is limited.
+    pub(super) memory_max: Option<u64>,
 }
 
 /// Where everything is put together: any directory serves, it is covered and left again.
 const SCAFFOLD: &str = "/tmp";
 /// The group `tty`, as the workload counts.
 const TTY: u32 = 5;
+/// What part of the workload's memory `/dev/shm` may hold, and `/run`; with the kernel's own share for
+/// their files a third is left for programs.
+const SHM_SHARE: u64 = 2;
+const RUN_SHARE: u64 = 16;
+/// Room for nodes and links, which is all that belongs into `/dev`.
+const DEV_BYTES_MAX: u64 = 1 << 20;
+/// A file of memory is this large on average, or there can be no more; the kernel keeps a good
+/// thousand bytes of each.
+const MEMORY_FILE_BYTES: u64 = 8192;
 /// Device files that every program may use.
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 /// Links in `/dev`.
@@ -78,8 +89,9 @@ pub(super) fn build(plan: &RootPlan<'_>) -> Step<()> {
         owner,
         "0755",
         MountFlags::NOSUID | MountFlags::NODEV,
+        share(plan.memory_max, RUN_SHARE),
     )?;
-    devices(&format!("{root}/dev"), plan.ids)?;
+    devices(&format!("{root}/dev"), plan.ids, plan.memory_max)?;
     rustix::process::chdir(root).step("going to the workload's root")
 }
 
@@ -95,6 +107,7 @@ fn scaffold(owner: u32, step: &str) -> Step<()> {
         owner,
         "0755",
         MountFlags::NOSUID | MountFlags::NODEV,
+        None,
     )
 }
 
@@ -120,7 +133,7 @@ pub(super) fn rehearse(ids: IdRange, usr: &OwnedFd) -> Step<()> {
     attach(usr, "usr")?;
     overlay(&["usr".to_owned()], "usr", "root")?;
     kernel::show(&format!("{SCAFFOLD}/kernel"), owner, NetworkMode::None)?;
-    devices(&format!("{SCAFFOLD}/kernel/dev"), ids)
+    devices(&format!("{SCAFFOLD}/kernel/dev"), ids, None)
 }
 
 /// Makes a directory; one that is there stays as it is.
@@ -187,9 +200,27 @@ fn overlay(lowers: &[String], layer: &str, at: &str) -> Step<()> {
     .step("mounting the overlay")
 }
 
-/// Mounts memory that belongs to this id, as the agent counts.
-pub(super) fn tmpfs(at: &str, owner: u32, mode: &str, flags: MountFlags) -> Step<()> {
-    let options = format!("mode={mode},uid={owner},gid={owner}");
+/// How much a file system of memory may hold: files and what the kernel keeps of each count against
+/// the workload's limit, and nothing could be started any more, not even to remove them.
+fn share(memory_max: Option<u64>, of: u64) -> Option<u64> {
+    memory_max.map(|max| max / of)
+}
+
+/// Mounts memory that belongs to this id, as the agent counts, for at most so many bytes; half of the
+/// machine's when there is no limit.
+pub(super) fn tmpfs(
+    at: &str,
+    owner: u32,
+    mode: &str,
+    flags: MountFlags,
+    bytes_max: Option<u64>,
+) -> Step<()> {
+    // A size of 0 would be no limit.
+    let room = bytes_max.map_or_else(String::new, |bytes| {
+        let (bytes, files) = (bytes.max(1), (bytes / MEMORY_FILE_BYTES).max(1));
+        format!(",size={bytes},nr_inodes={files}")
+    });
+    let options = format!("mode={mode},uid={owner},gid={owner}{room}");
     let options = super::c_string(&options)?;
     mount("tmpfs", at, "tmpfs", flags, options.as_c_str()).step(&format!("mounting {at}"))
 }
@@ -206,9 +237,15 @@ pub(super) fn mount_proc(at: &str) -> Step<()> {
     .step(&format!("mounting {at}"))
 }
 
-fn devices(dev: &str, ids: IdRange) -> Step<()> {
+fn devices(dev: &str, ids: IdRange, memory_max: Option<u64>) -> Step<()> {
     let owner = ids.workload_offset();
-    tmpfs(dev, owner, "0755", MountFlags::NOSUID | MountFlags::NOEXEC)?;
+    tmpfs(
+        dev,
+        owner,
+        "0755",
+        MountFlags::NOSUID | MountFlags::NOEXEC,
+        Some(DEV_BYTES_MAX),
+    )?;
     for name in DEVICES {
         let step = format!("making /dev/{name}");
         openat(
@@ -243,6 +280,7 @@ fn devices(dev: &str, ids: IdRange) -> Step<()> {
         owner,
         "1777",
         MountFlags::NOSUID | MountFlags::NODEV,
+        share(memory_max, SHM_SHARE),
     )?;
     mount(
         "mqueue",
