@@ -36,7 +36,7 @@ use outlive_api::agent::{Outcome, Request, SessionView};
 use outlive_core::{
     event::{AttemptEnd, Body, Event, ExitStatus, Oom},
     id::{Generation, SessionId},
-    session::{Decision, Effect, Input, Phase, Rejection, Session, TerminalSize},
+    session::{CallId, CallMark, Decision, Effect, Input, Phase, Rejection, Session, TerminalSize},
     time::Timestamp,
 };
 use tokio::{
@@ -79,8 +79,8 @@ pub(crate) struct Surroundings<M> {
 /// What reaches a driver.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// A call about this session, and where its answer goes.
-    Call(Request, oneshot::Sender<Outcome>),
+    /// A call about this session, what it is known by, and where its answer goes.
+    Call(Request, Option<CallMark>, oneshot::Sender<Outcome>),
     /// The runtime ends: journal it, and say when that is done.
     Release(oneshot::Sender<Result<(), JournalError>>),
     /// The workload is about to stand still: journal it.
@@ -258,8 +258,8 @@ impl<M: Machine> Driver<M> {
                 return self.deleters;
             }
             let result = match self.next().await {
-                Wake::Message(Some(Message::Call(request, answer))) => {
-                    self.call(request, answer).await
+                Wake::Message(Some(Message::Call(request, mark, answer))) => {
+                    self.call(request, mark, answer).await
                 }
                 Wake::Message(Some(Message::Release(answer))) => {
                     self.release(answer).await;
@@ -351,17 +351,26 @@ impl<M: Machine> Driver<M> {
 
     /// Decides and carries out.
     async fn feed(&mut self, input: &Input) -> Result<Result<(), Rejection>, JournalError> {
+        self.feed_by(input, None).await
+    }
+
+    /// The same, and it is remembered that this call asked for it.
+    async fn feed_by(
+        &mut self,
+        input: &Input,
+        call: Option<CallId>,
+    ) -> Result<Result<(), Rejection>, JournalError> {
         self.absorb_output();
         let decision = match self.session.decide(self.around.clock.now(), input) {
             Ok(decision) => decision,
             Err(rejection) => return Ok(Err(rejection)),
         };
-        match self.carry_out(decision).await {
+        match self.carry_out(decision, call).await {
             // The reserve is for what must be journalled whatever happens. Part of it may be in
             // the journal by now, so what is left to do is decided anew.
             Err(JournalError::Full) if self.around.reserve.spend() => {
                 match self.session.decide(self.around.clock.now(), input) {
-                    Ok(decision) => self.carry_out(decision).await.map(Ok),
+                    Ok(decision) => self.carry_out(decision, call).await.map(Ok),
                     Err(rejection) => Ok(Err(rejection)),
                 }
             }
@@ -398,7 +407,11 @@ impl<M: Machine> Driver<M> {
     }
 
     /// Journals a decision, makes it the state, and performs it.
-    async fn carry_out(&mut self, decision: Decision) -> Result<(), JournalError> {
+    async fn carry_out(
+        &mut self,
+        decision: Decision,
+        call: Option<CallId>,
+    ) -> Result<(), JournalError> {
         let Decision {
             mut events,
             effects,
@@ -406,27 +419,31 @@ impl<M: Machine> Driver<M> {
         } = decision;
         if let Some(roll) = roll {
             let rest = events.split_off(roll.from.min(events.len()));
-            self.journal_events(events).await?;
+            self.journal_events(events, None).await?;
             let mut session = Session::clone(&self.session);
             session.enter_generation(roll.generation);
             self.journal.enter_runtime(&session)?;
             self.session = Rc::new(session);
             events = rest;
         }
-        self.journal_events(events).await?;
+        self.journal_events(events, call).await?;
         for effect in effects {
             self.perform(effect).await?;
         }
         Ok(())
     }
 
-    async fn journal_events(&mut self, events: Vec<Body>) -> Result<(), JournalError> {
+    async fn journal_events(
+        &mut self,
+        events: Vec<Body>,
+        call: Option<CallId>,
+    ) -> Result<(), JournalError> {
         if events.is_empty() {
             return Ok(());
         }
         let is_durable = events.iter().any(Body::is_durable);
         self.face.latest_max.set(self.journal.window().1);
-        let journalled = self.append_and_sync(events, is_durable).await;
+        let journalled = self.append_and_sync(events, call, is_durable).await;
         if journalled.is_ok() {
             self.face.show(&self.session, &self.journal);
         }
@@ -439,9 +456,10 @@ impl<M: Machine> Driver<M> {
     async fn append_and_sync(
         &mut self,
         events: Vec<Body>,
+        call: Option<CallId>,
         is_durable: bool,
     ) -> Result<(), JournalError> {
-        self.session = Rc::new(self.journal.append(&self.session, events)?);
+        self.session = Rc::new(self.journal.append(&self.session, events, call)?);
         if is_durable {
             self.face.pending.set(Some(self.session.last_seq()));
             self.journal.sync().await?;
@@ -713,6 +731,7 @@ impl<M: Machine> Driver<M> {
             at,
             attempt,
             body: Body::AttemptExited(end),
+            call: None,
         };
         Rc::make_mut(&mut self.session).apply(&event);
         self.face.show(&self.session, &self.journal);

@@ -31,7 +31,7 @@ use outlive_core::{
     id::Generation,
     readiness::Matcher,
     receipt::id_hash,
-    session::Session,
+    session::{CallId, Session},
     spec,
     time::Timestamp,
 };
@@ -121,13 +121,14 @@ impl From<AppendError> for JournalError {
 
 impl SessionJournal {
     /// Appends a decision's events and returns the session after them. Either all of them are in
-    /// the journal or none.
+    /// the journal or none, and so is the call that asked for them.
     ///
     /// What is durable by its class waits for [`SessionJournal::sync`] before anybody sees it.
     pub(crate) fn append(
         &self,
         before: &Session,
         bodies: Vec<Body>,
+        call: Option<CallId>,
     ) -> Result<Session, JournalError> {
         let mut state = self.lock();
         let mut after = before.clone();
@@ -135,7 +136,10 @@ impl SessionJournal {
             after.apply(&output);
         }
         let numbers = after.attempt_numbers(&bodies);
-        let events = self.number(&state, bodies, numbers);
+        let mut events = self.number(&state, bodies, numbers);
+        if let Some(first) = events.first_mut() {
+            first.call = call;
+        }
         for event in &events {
             after.apply(event);
         }
@@ -156,6 +160,7 @@ impl SessionJournal {
                 at,
                 attempt,
                 body,
+                call: None,
             })
             .collect()
     }
@@ -171,7 +176,7 @@ impl SessionJournal {
         };
         let payloads: Vec<_> = events
             .iter()
-            .map(|event| record::payload(&event.body))
+            .map(|event| record::payload(&event.body, event.call))
             .collect();
         let records: Vec<_> = events
             .iter()
@@ -306,14 +311,15 @@ impl Shared {
 
 /// The event of a record; `None` for a gap and for what this build does not know.
 fn event_of(record: &Record) -> Option<Event> {
-    let body = match record.kind {
-        record::KIND_OUTPUT => Body::Output {
-            stream: record::stream_of(record.stream)?,
-            len: u32::try_from(record.payload.len()).unwrap_or(u32::MAX),
-        },
+    let (body, call) = match record.kind {
+        record::KIND_OUTPUT => {
+            let stream = record::stream_of(record.stream)?;
+            let len = u32::try_from(record.payload.len()).unwrap_or(u32::MAX);
+            (Body::Output { stream, len }, None)
+        }
         _ if record.gap().is_some() => return None,
-        _ => match record::body(&record.payload) {
-            Ok(body) => body,
+        _ => match record::body_and_call(&record.payload) {
+            Ok(read) => read,
             Err(error) => {
                 log::warn(format_args!("event {} is passed over: {error}", record.seq));
                 return None;
@@ -326,6 +332,7 @@ fn event_of(record: &Record) -> Option<Event> {
         at,
         attempt: record.attempt,
         body,
+        call,
     })
 }
 

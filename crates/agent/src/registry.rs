@@ -15,7 +15,7 @@ use outlive_api::agent::{Outcome, Request, SessionView};
 use outlive_core::{
     event::Created,
     id::SessionId,
-    session::{Rejection, Session},
+    session::{CallMark, Rejection, Session},
 };
 use tokio::{
     sync::{Notify, Semaphore, mpsc, oneshot},
@@ -140,7 +140,7 @@ impl<M: Machine> Registry<M> {
     }
 
     /// Answers a call about a session, or about all.
-    pub(crate) async fn call(self: &Rc<Self>, request: Request) -> Outcome {
+    pub(crate) async fn call(self: &Rc<Self>, request: Request, mark: Option<CallMark>) -> Outcome {
         let changes = !matches!(request, Request::List | Request::Get(_));
         if changes && self.state.borrow().is_releasing {
             return Outcome::Rejected(Rejection::Releasing);
@@ -154,7 +154,7 @@ impl<M: Machine> Registry<M> {
             Request::Get(session) => self.get(&session).await,
             Request::Create { session, created } => self.create(session, *created).await,
             request => match session_of(&request).cloned() {
-                Some(session) => self.forward(&session, request).await,
+                Some(session) => self.forward(&session, request, mark).await,
                 None => Outcome::Failed {
                     message: format!("{request:?} is no call about sessions"),
                 },
@@ -240,7 +240,12 @@ impl<M: Machine> Registry<M> {
             .map_or_else(|outcome| outcome, |view| Outcome::Session(Box::new(view)))
     }
 
-    async fn forward(&self, session: &SessionId, request: Request) -> Outcome {
+    async fn forward(
+        &self,
+        session: &SessionId,
+        request: Request,
+        mark: Option<CallMark>,
+    ) -> Outcome {
         let handle = self.state.borrow().sessions.get(session).cloned();
         let Some(handle) = handle else {
             return Outcome::Rejected(Rejection::NotFound);
@@ -255,7 +260,7 @@ impl<M: Machine> Registry<M> {
         let (answer, outcome) = oneshot::channel();
         if handle
             .mailbox
-            .send(Message::Call(request, answer))
+            .send(Message::Call(request, mark, answer))
             .await
             .is_err()
         {

@@ -14,7 +14,10 @@ use std::{
 
 use anyhow::Context;
 use outlive_api::agent::{Health, Hello, Outcome, PumpMode, Request, Welcome};
-use outlive_core::id::{Generation, SandboxId};
+use outlive_core::{
+    id::{Generation, SandboxId},
+    session::CallMark,
+};
 use tokio::{io::Interest, net::UnixListener, task::LocalSet, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -214,10 +217,11 @@ impl Service for Supervisor {
             },
             build: env!("CARGO_PKG_VERSION").to_owned(),
             frozen: self.around.standstill.is_shut(),
+            remembers_calls: true,
         }
     }
 
-    async fn call(self: Rc<Self>, request: Request) -> Outcome {
+    async fn call(self: Rc<Self>, request: Request, mark: Option<CallMark>) -> Outcome {
         match request {
             Request::Configure { env } => self.configure(env),
             Request::Release => self.release().await,
@@ -225,7 +229,7 @@ impl Service for Supervisor {
             Request::Health => self.health(),
             Request::Freeze => self.registry.freeze().await,
             Request::Thaw => self.registry.thaw().await,
-            request => self.registry.call(request).await,
+            request => self.registry.call(request, mark).await,
         }
     }
 

@@ -13,7 +13,7 @@ use minicbor::{Decode, Encode};
 use outlive_core::{
     event::Created,
     id::{AttemptId, Generation, SandboxId, SessionId},
-    session::{EofMode, Rejection, ReplaceCurrent},
+    session::{CallMark, EofMode, Rejection, ReplaceCurrent},
     spec::{DesiredState, SessionSpec},
 };
 
@@ -56,6 +56,9 @@ pub struct Welcome {
     /// with a freeze and never thaws by itself.
     #[cbor(n(5), default)]
     pub frozen: bool,
+    /// A [`Call::mark`] is remembered with what the call changed, also by the next supervisor.
+    #[cbor(n(6), default)]
+    pub remembers_calls: bool,
 }
 
 /// How output reaches the journal.
@@ -79,6 +82,11 @@ pub struct Call {
     /// What it asks.
     #[n(1)]
     pub request: Request,
+    /// What it is known by when it is sent again: an `Update`, `SetDesiredState`, `NewAttempt`,
+    /// `Signal` or `Resize` with the mark of one that was carried out is answered from the state as
+    /// it is. Other requests do no harm twice and need none.
+    #[n(2)]
+    pub mark: Option<CallMark>,
 }
 
 /// An answer with the number of its call.
@@ -309,6 +317,10 @@ pub enum Outcome {
         #[n(0)]
         message: String,
     },
+    /// A call that is sent again may have been carried out, and nobody remembers. Nothing was done
+    /// now.
+    #[n(11)]
+    Forgotten,
 }
 
 /// A session as the supervisor knows it.

@@ -2,9 +2,15 @@
 //!
 //! A record's kind is the index of the event's body, so that a reader can filter without
 //! decoding; its stream is meaningful for output only; its payload is the raw bytes of output,
-//! and the CBOR of the body for everything else. These numbers are on disk: they never change.
+//! and the CBOR of the body for everything else. Behind it stands the id of a call, as a CBOR byte
+//! string of 16, where the record begins what this call asked for: readers who tell clients pass it
+//! over, and so do builds that know of no such ids. These numbers are on disk: they never change.
 
-use outlive_core::event::{Body, Stream};
+use minicbor::Decoder;
+use outlive_core::{
+    event::{Body, Stream},
+    session::CallId,
+};
 
 /// Kind of output records.
 pub const KIND_OUTPUT: u8 = 6;
@@ -88,9 +94,14 @@ pub const fn stream_of(code: u8) -> Option<Stream> {
 }
 
 /// The payload of a record that is not output.
-pub fn payload(body: &Body) -> Vec<u8> {
-    match minicbor::to_vec(body) {
-        Ok(bytes) => bytes,
+pub fn payload(body: &Body, call: Option<CallId>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let written = minicbor::encode(body, &mut bytes).and_then(|()| match call {
+        Some(call) => minicbor::encode(call, &mut bytes),
+        None => Ok(()),
+    });
+    match written {
+        Ok(()) => bytes,
         Err(error) => unreachable!("writing to memory can't fail: {error}"),
     }
 }
@@ -98,6 +109,20 @@ pub fn payload(body: &Body) -> Vec<u8> {
 /// The event of a record that is not output.
 pub fn body(payload: &[u8]) -> Result<Body, BadRecord> {
     minicbor::decode(payload).map_err(|error| BadRecord(error.to_string()))
+}
+
+/// The same, and the call that it begins to answer.
+pub fn body_and_call(payload: &[u8]) -> Result<(Body, Option<CallId>), BadRecord> {
+    let bad = |error: minicbor::decode::Error| BadRecord(error.to_string());
+    let mut decoder = Decoder::new(payload);
+    let body = decoder.decode().map_err(bad)?;
+    let is_all = decoder.position() == payload.len();
+    let call = if is_all {
+        None
+    } else {
+        Some(decoder.decode().map_err(bad)?)
+    };
+    Ok((body, call))
 }
 
 /// How long a record counts for retention: about as long as its event in JSON. Output, which
@@ -144,7 +169,13 @@ mod tests {
             Body::SessionReady,
             Body::Backoff { delay_ms: 250 },
         ] {
-            assert_eq!(body(&payload(&from)), Ok(from.clone()));
+            assert_eq!(body(&payload(&from, None)), Ok(from.clone()));
+            for call in [None, Some(CallId([7; 16]))] {
+                let payload = payload(&from, call);
+                assert_eq!(body_and_call(&payload), Ok((from.clone(), call)));
+                // As clients and builds before call ids read it.
+                assert_eq!(body(&payload), Ok(from.clone()));
+            }
             assert_eq!(kinds_of(event::kind(&from)), &[kind(&from)]);
         }
         body(b"no event").unwrap_err();

@@ -8,7 +8,7 @@
 use minicbor::{Decode, Encode};
 
 use crate::{
-    session::EofMode,
+    session::{CallId, EofMode},
     spec::{DesiredState, SessionSpec},
     time::Timestamp,
 };
@@ -24,6 +24,8 @@ pub struct Event {
     pub attempt: u32,
     /// What happened.
     pub body: Body,
+    /// The call whose decision begins with this event. Clients are not told.
+    pub call: Option<CallId>,
 }
 
 /// Where output came from.

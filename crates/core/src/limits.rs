@@ -28,6 +28,8 @@ pub const INPUT_QUEUE_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const SESSIONS_MAX: usize = 4096;
 /// Attempts that a session remembers, the newest included.
 pub const ATTEMPTS_KEPT_MAX: usize = 64;
+/// Calls that a session remembers having carried out.
+pub const CALLS_KEPT_MAX: usize = 32;
 /// Bytes kept of the message that says why a start failed.
 pub const START_MESSAGE_BYTES_MAX: usize = 1024;
 /// Entries of a restart window that are kept apart; beyond it neighbours are joined.

@@ -22,7 +22,8 @@
 //!
 //! What the driver does around it:
 //!
-//! 1. `decide`; a [`Rejection`] goes back to the caller and nothing happened.
+//! 1. `decide`, unless [`Session::call_standing`] says that this very call was carried out before; a
+//!    [`Rejection`] goes back to the caller and nothing happened.
 //! 2. Append the events, numbered by [`Session::attempt_numbers`]; sync if one
 //!    [is durable](crate::event::Body::is_durable). A decision with [`Decision::roll`] changes
 //!    the generation in the middle.
@@ -33,6 +34,7 @@
 //! Output is no decision: the pump appends it, then the driver applies it.
 
 mod apply;
+mod calls;
 mod decide;
 mod recovery;
 mod state;
@@ -41,6 +43,9 @@ mod words;
 use std::sync::Arc;
 
 use minicbor::{Decode, Encode};
+
+use calls::Calls;
+pub use calls::{CallId, CallMark, CallStanding};
 
 pub use crate::limits::KILL_WAIT;
 use crate::{
@@ -102,6 +107,9 @@ pub struct Session {
     last_seq: u64,
     #[n(19)]
     kind: Option<Kind>,
+    /// Builds before it remembered none.
+    #[cbor(n(20), default)]
+    calls: Calls,
 }
 
 /// Version of the checkpoint's encoding.
@@ -182,6 +190,7 @@ impl Session {
             window: RestartWindow::default(),
             last_seq: event.seq,
             kind: created.kind.clone(),
+            calls: Calls::default(),
         })
     }
 

@@ -17,7 +17,7 @@ use outlive_api::agent::{
 };
 use outlive_core::{
     id::{AttemptId, Generation, SandboxId, SessionId},
-    session::Rejection,
+    session::{CallId, CallMark, Rejection},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -35,6 +35,10 @@ const NEVER: usize = usize::MAX;
 struct Kept {
     sessions: BTreeMap<SessionId, u64>,
     inputs: HashSet<(SessionId, String)>,
+    /// Calls that were carried out.
+    calls: HashSet<CallId>,
+    /// It is of a build that remembers none.
+    forgets: bool,
     done: Vec<Request>,
     env: BTreeMap<String, String>,
     /// The kernel keeps a workload frozen whatever becomes of its supervisor.
@@ -146,6 +150,11 @@ impl FakeAgent {
         self.shared.kept().freezes_refused = count;
     }
 
+    /// It is of a build that remembers no calls.
+    pub fn forget_calls(&self) {
+        self.shared.kept().forgets = true;
+    }
+
     /// From now on it reads calls and answers none.
     pub fn hang(&self) {
         self.shared.kept().hangs = true;
@@ -176,19 +185,24 @@ async fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
     } else {
         0
     };
+    let (frozen, forgets) = {
+        let kept = shared.kept();
+        (kept.frozen, kept.forgets)
+    };
     let welcome = Welcome {
         version,
         sandbox: shared.sandbox.clone(),
         generation: shared.generation,
         pump: PumpMode::Splice,
         build: "fake".to_owned(),
-        frozen: shared.kept().frozen,
+        frozen,
+        remembers_calls: !forgets,
     };
     write_frame(&mut writer, shared, &welcome).await?;
     loop {
         let call: Call = decode(&read_frame(&mut reader, shared).await?)?;
         let leaves = matches!(call.request, Request::Release);
-        for outcome in answers(&call.request, shared) {
+        for outcome in answers(&call.request, call.mark, shared) {
             let reply = Reply {
                 number: call.number,
                 outcome,
@@ -201,7 +215,7 @@ async fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
     }
 }
 
-fn answers(request: &Request, shared: &Shared) -> Vec<Outcome> {
+fn answers(request: &Request, mark: Option<CallMark>, shared: &Shared) -> Vec<Outcome> {
     let mut kept = shared.kept();
     if kept.hangs {
         return Vec::new();
@@ -220,14 +234,15 @@ fn answers(request: &Request, shared: &Shared) -> Vec<Outcome> {
             named.push(Outcome::Watching);
             named
         }
-        other => vec![answer(other, &mut kept)],
+        other => vec![answer(other, mark, &mut kept)],
     }
 }
 
-fn answer(request: &Request, kept: &mut Kept) -> Outcome {
+fn answer(request: &Request, mark: Option<CallMark>, kept: &mut Kept) -> Outcome {
     if kept.frozen && changes_a_session(request) {
         return Outcome::Rejected(Rejection::Frozen);
     }
+    let is_new = kept.forgets || mark.is_none_or(|mark| kept.calls.insert(mark.id));
     match request {
         Request::List => Outcome::Sessions(kept.sessions.values().copied().map(view).collect()),
         Request::Health => Outcome::Health(Health::default()),
@@ -255,7 +270,9 @@ fn answer(request: &Request, kept: &mut Kept) -> Outcome {
         Request::Update { session, .. }
         | Request::SetDesiredState { session, .. }
         | Request::NewAttempt { session, .. } => {
-            kept.done.push(request.clone());
+            if is_new {
+                kept.done.push(request.clone());
+            }
             found(kept, session)
         }
         Request::Freeze => froze(kept),
@@ -269,7 +286,9 @@ fn answer(request: &Request, kept: &mut Kept) -> Outcome {
         | Request::Release
         | Request::Upgrade { .. }
         | Request::Watch => {
-            kept.done.push(request.clone());
+            if is_new {
+                kept.done.push(request.clone());
+            }
             Outcome::Done
         }
     }

@@ -1,7 +1,7 @@
 //! Calls of users.
 
 use outlive_api::agent::{Outcome, Request};
-use outlive_core::session::{Input, Rejection};
+use outlive_core::session::{CallMark, CallStanding, Input, Rejection};
 use tokio::sync::oneshot;
 
 use super::{Driver, answer};
@@ -22,6 +22,7 @@ impl<M: Machine> Driver<M> {
     pub(super) async fn call(
         &mut self,
         request: Request,
+        mark: Option<CallMark>,
         to: oneshot::Sender<Outcome>,
     ) -> Result<(), JournalError> {
         if let Some(message) = self.latched.clone() {
@@ -43,7 +44,12 @@ impl<M: Machine> Driver<M> {
                 session: _,
                 replace,
             } => (Input::NewAttempt(replace), Answer::WhenOver),
-            Request::Delete(_) => (Input::Delete, Answer::WhenGone),
+            // Gone is gone, however often it was asked for.
+            Request::Delete(_) => {
+                return self
+                    .command(&Input::Delete, None, Answer::WhenGone, to)
+                    .await;
+            }
             Request::Signal {
                 session: _,
                 expected,
@@ -68,12 +74,13 @@ impl<M: Machine> Driver<M> {
                 return Ok(());
             }
         };
-        self.command(&input, when, to).await
+        self.command(&input, mark, when, to).await
     }
 
     async fn command(
         &mut self,
         input: &Input,
+        mark: Option<CallMark>,
         when: Answer,
         to: oneshot::Sender<Outcome>,
     ) -> Result<(), JournalError> {
@@ -82,7 +89,17 @@ impl<M: Machine> Driver<M> {
             answer(to, Outcome::Failed { message });
             return Ok(());
         }
-        match self.feed(input).await {
+        let standing = mark.map_or(CallStanding::New, |mark| self.session.call_standing(mark));
+        let fed = match standing {
+            CallStanding::New => self.feed_by(input, mark.map(|mark| mark.id)).await,
+            // By the supervisor before this one, which was killed before it answered.
+            CallStanding::CarriedOut => Ok(Ok(())),
+            CallStanding::Unknown => {
+                answer(to, Outcome::Forgotten);
+                return Ok(());
+            }
+        };
+        match fed {
             Ok(Ok(())) => {
                 if self.session.stopping().is_some() {
                     self.mark_stopping();

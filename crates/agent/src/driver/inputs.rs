@@ -115,7 +115,7 @@ impl<M: Machine> Driver<M> {
         if let Some(current) = &self.current {
             current.attempt.expect_echo();
         }
-        self.carry_out(decision).await?;
+        self.carry_out(decision, None).await?;
         match self.deliver(&data, eof) {
             Ok(()) => {
                 self.note_delivered();

@@ -258,6 +258,11 @@ impl<M: Machine> Driver<M> {
             }
         }
         self.find_leftovers();
+        if self.session.live_attempt().is_none() {
+            for effect in self.session.unfinished() {
+                self.perform(effect).await?;
+            }
+        }
         Ok(())
     }
 

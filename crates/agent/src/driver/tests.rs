@@ -4,7 +4,13 @@
 mod past;
 mod standstill;
 
-use std::{cell::Cell, collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    cell::Cell,
+    collections::{BTreeSet, HashMap},
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 
 use outlive_api::agent::{Outcome, Request};
 use outlive_core::{
@@ -141,7 +147,9 @@ impl World {
 
     /// Calls, and lets the supervisor work until the answer.
     async fn call(&self, request: Request) -> Outcome {
-        self.tasks.run_until(self.registry.call(request)).await
+        self.tasks
+            .run_until(self.registry.call(request, None))
+            .await
     }
 
     /// Lets the supervisor work for a while.
@@ -283,6 +291,38 @@ fn a_session_leaves_no_more_trees_behind_than_it_may() {
         session_of(world.call(again()).await);
         world.wait_for(&id, Phase::Exited).await;
         assert!(world.machine.take_calls().contains(&"release 1".to_owned()));
+    });
+}
+
+// A stop kills what ended attempts left behind, once it is in the journal. A supervisor that was
+// killed in between left it to nobody.
+#[test]
+fn what_a_stop_did_not_come_to_kill_is_killed_by_the_next_supervisor() {
+    tell(async {
+        let world = World::new();
+        world.script(|it| {
+            it.lives = Duration::from_millis(10);
+            it.tree_lives = Duration::from_hours(1);
+        });
+        let id = world.create(raw()).await.id().clone();
+        world.wait_for(&id, Phase::Exited).await;
+        let tree = world.machine.alive.borrow()[&(id.clone(), 1)].clone();
+        let left = || HashMap::from([(id.clone(), vec![tree.clone()])]);
+        world.machine.left.replace(left());
+
+        // Nobody stopped the session: what it left lives on.
+        let world = world.successor();
+        world.wait_for(&id, Phase::Exited).await;
+        world.machine.take_calls();
+        // As a kill leaves it that comes right behind the journal.
+        world.machine.left.take();
+        let world = world.successor();
+        world.stop(&id).await;
+        assert_eq!(world.machine.take_calls(), Vec::<String>::new());
+        world.machine.left.replace(left());
+        let world = world.successor();
+        world.wait_for(&id, Phase::Stopped).await;
+        assert_eq!(world.machine.take_calls(), ["kill 1", "release 1"]);
     });
 }
 
@@ -519,7 +559,7 @@ async fn race(seed: u64) {
         let registry = Rc::clone(&world.registry);
         world
             .tasks
-            .spawn_local(async move { registry.call(request).await });
+            .spawn_local(async move { registry.call(request, None).await });
         world.work(Duration::from_millis(roll(25))).await;
     }
     // Every call is in the mailbox: the stop is the last word.

@@ -79,6 +79,7 @@ impl SessionJournal {
             at,
             attempt,
             body,
+            call: None,
         });
         if let Some(matcher) = &mut state.matcher {
             match search(matcher, stream, committed) {

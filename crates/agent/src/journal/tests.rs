@@ -160,7 +160,7 @@ fn an_input_is_not_held_up_by_receipts_on_their_way_to_the_disk() {
         gate: Arc::clone(&gate),
     });
     *journal.shared.receipts() = Receipts::open(disk).unwrap();
-    let session = journal.append(&session, accepted("first")).unwrap();
+    let session = journal.append(&session, accepted("first"), None).unwrap();
     let last = session.last_seq();
 
     let shared = Arc::clone(&journal.shared);
@@ -172,7 +172,7 @@ fn an_input_is_not_held_up_by_receipts_on_their_way_to_the_disk() {
     thread::spawn(move || {
         assert!(typist.reserve_receipt().unwrap());
         assert_eq!(typist.find_receipt("first").unwrap(), Some(7));
-        typist.append(&session, accepted("second")).unwrap();
+        typist.append(&session, accepted("second"), None).unwrap();
         assert_eq!(typist.find_receipt("second").unwrap(), Some(7));
         done.send(()).unwrap();
     });

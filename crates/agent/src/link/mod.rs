@@ -14,6 +14,7 @@ mod pace;
 use std::{io, rc::Rc, sync::Arc};
 
 use outlive_api::agent::{Call, Hello, LINK_VERSION, Outcome, Reply, Request, Welcome};
+use outlive_core::session::CallMark;
 use tokio::{
     io::{AsyncWriteExt, BufReader},
     net::{
@@ -40,7 +41,11 @@ pub(crate) trait Service: 'static {
     /// The answer to `hello`; the link closes after a version 0.
     fn welcome(&self, hello: &Hello) -> Welcome;
     /// Answers one call. [`Request::Watch`] never comes here.
-    fn call(self: Rc<Self>, request: Request) -> impl Future<Output = Outcome>;
+    fn call(
+        self: Rc<Self>,
+        request: Request,
+        mark: Option<CallMark>,
+    ) -> impl Future<Output = Outcome>;
     /// Starts to watch the journals' tails.
     fn watch(&self) -> Result<Watcher, String>;
 }
@@ -137,7 +142,11 @@ impl<S: Service> Link<S> {
                 () = self.stop.cancelled() => return Ok(()),
             };
             let Some(frame) = frame else { return Ok(()) };
-            let Call { number, request } = codec::decode(&frame)?;
+            let Call {
+                number,
+                request,
+                mark,
+            } = codec::decode(&frame)?;
             let size = u32::try_from(frame.len())
                 .unwrap_or(u32::MAX)
                 .min(LINK_REQUEST_BYTES_MAX);
@@ -163,7 +172,7 @@ impl<S: Service> Link<S> {
             }
             let service = Rc::clone(&self.service);
             self.tasks.spawn_local(async move {
-                let outcome = service.call(request).await;
+                let outcome = service.call(request, mark).await;
                 drop((call, room));
                 send(&replies, number, outcome).await;
             });

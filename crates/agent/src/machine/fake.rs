@@ -73,6 +73,8 @@ pub(crate) struct FakeMachine {
     pub(crate) alive: RefCell<HashMap<(SessionId, u32), FakeProcess>>,
     /// How attempts of earlier runtimes ended.
     pub(crate) past: RefCell<HashMap<(SessionId, u32), Ended>>,
+    /// Trees of ended attempts that the next supervisor finds.
+    pub(crate) left: RefCell<HashMap<SessionId, Vec<FakeProcess>>>,
     /// Why nothing can be frozen.
     pub(crate) freeze_fails: RefCell<Option<String>>,
 }
@@ -148,9 +150,10 @@ impl Machine for FakeMachine {
     fn leftovers(
         self: &Rc<Self>,
         _journal: &SessionJournal,
-        _session: &SessionId,
+        session: &SessionId,
     ) -> Vec<FakeProcess> {
-        Vec::new()
+        let left = self.left.borrow();
+        left.get(session).cloned().unwrap_or_default()
     }
 
     fn past_end(&self, session: &SessionId, number: u32) -> Option<Ended> {

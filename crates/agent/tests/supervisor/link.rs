@@ -8,7 +8,7 @@ use std::{
 };
 
 use outlive_api::agent::{Call, Hello, LINK_VERSION, Outcome, Reply, Request, Welcome};
-use outlive_core::id::SandboxId;
+use outlive_core::{id::SandboxId, session::CallMark};
 
 /// A connection to a supervisor.
 pub(crate) struct Link {
@@ -40,12 +40,18 @@ impl Link {
 
     /// Sends a call and leaves its answer for [`Link::answer`].
     pub(crate) fn ask(&mut self, request: Request) -> io::Result<u64> {
+        self.ask_as(None, request)
+    }
+
+    /// The same of a call that may be sent again.
+    pub(crate) fn ask_as(&mut self, mark: Option<CallMark>, request: Request) -> io::Result<u64> {
         self.number += 1;
         send(
             &mut self.stream,
             &Call {
                 number: self.number,
                 request,
+                mark,
             },
         )?;
         Ok(self.number)
@@ -58,7 +64,16 @@ impl Link {
 
     /// Calls and waits.
     pub(crate) fn call(&mut self, request: Request) -> io::Result<Outcome> {
-        let number = self.ask(request)?;
+        self.call_as(None, request)
+    }
+
+    /// The same of a call that may be sent again.
+    pub(crate) fn call_as(
+        &mut self,
+        mark: Option<CallMark>,
+        request: Request,
+    ) -> io::Result<Outcome> {
+        let number = self.ask_as(mark, request)?;
         let reply = self.answer()?;
         assert_eq!(reply.number, number);
         Ok(reply.outcome)

@@ -11,6 +11,7 @@ mod image;
 mod inputs;
 mod left_behind;
 mod link;
+mod repeated;
 mod sessions;
 mod slow;
 mod supervised;

@@ -58,6 +58,9 @@ impl Session {
     /// Makes an event part of the state. The only thing that changes a session.
     pub fn apply(&mut self, event: &Event) {
         self.last_seq = self.last_seq.max(event.seq);
+        if let Some(call) = event.call {
+            self.calls.note(call, event.seq);
+        }
         if event.body.is_activity() {
             self.last_activity_at = self.last_activity_at.max(event.at);
             self.idle_since = self.idle_since.max(self.awake(event.at));

@@ -118,7 +118,7 @@ impl Session {
     }
 
     /// Whether an ended attempt may have left processes behind.
-    fn may_have_leftovers(&self) -> bool {
+    pub(super) fn may_have_leftovers(&self) -> bool {
         self.attempt()
             .is_some_and(|attempt: &Attempt| attempt.end.is_some())
     }

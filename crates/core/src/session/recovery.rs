@@ -36,6 +36,8 @@ impl Session {
             }
             Stage::Stopping(_, stop) if stop.escalated => effects.push(Effect::Kill),
             Stage::Stopping(..) => effects.push(Effect::Terminate),
+            // A stop reaches what ended attempts left behind.
+            Stage::Stopped if self.may_have_leftovers() => effects.push(Effect::Kill),
             Stage::Starting(_)
             | Stage::Running(_)
             | Stage::Pending

@@ -157,6 +157,7 @@ fn drive(session: &mut Session, now: outlive_core::time::Timestamp, input: &Inpu
             at: now,
             attempt,
             body,
+            call: None,
         });
     }
 }

@@ -213,6 +213,7 @@ fn create(spec: &str) -> Node {
         at: now,
         attempt,
         body,
+        call: None,
     };
     let mut events = decision.events.into_iter();
     let first = at(1, 0, events.next().expect("a creation"));
@@ -370,6 +371,7 @@ fn stamped(session: &Session, now: Timestamp, decision: &Decision) -> Vec<Event>
             at: now,
             attempt,
             body,
+            call: None,
         })
         .collect()
 }

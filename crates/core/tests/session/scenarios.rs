@@ -1,6 +1,7 @@
 //! The contract as stories: every paragraph of it about the life of a session.
 
 mod attempts;
+mod calls;
 mod creation;
 mod delete;
 mod descendants;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use outlive_core::{
     event::{AttemptEnd, ExitStatus, Oom},
     id::{AttemptId, Generation},
-    session::{EofMode, Input, ReplaceCurrent},
+    session::{CallId, CallMark, EofMode, Input, ReplaceCurrent},
     spec::{
         Descendants, DesiredState, IoMode, RawSpec, ReadinessKind, RestartPolicy, RuntimeRecovery,
         SessionSpec,
@@ -13,6 +13,22 @@ use outlive_core::{
 };
 
 use crate::world::session_id;
+
+/// `a:` before an input is the call `a`; `a@4:` is the same call sent again by someone who knew of
+/// event 4 when it was first sent.
+pub(crate) fn parse_mark(head: &str) -> Option<CallMark> {
+    let head = head.strip_suffix(':')?;
+    let (name, again_after) = match head.split_once('@') {
+        Some((name, seq)) => (name, Some(seq.parse().expect("@NUMBER"))),
+        None => (head, None),
+    };
+    let mut id = [0; 16];
+    id[..name.len()].copy_from_slice(name.as_bytes());
+    Some(CallMark {
+        id: CallId(id),
+        again_after,
+    })
+}
 
 pub(crate) fn parse_input(head: &str, words: &str) -> Input {
     // `signal@1 15` means attempt 1.

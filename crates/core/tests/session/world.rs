@@ -9,12 +9,12 @@ use std::time::Duration;
 use outlive_core::{
     event::{Body, Created, Event, Stream},
     id::{Generation, SessionId},
-    session::{Decision, Effect, Input, Rejection, Session},
+    session::{CallId, CallMark, CallStanding, Decision, Effect, Input, Rejection, Session},
     spec::{DesiredState, SessionSpec},
     time::Timestamp,
 };
 
-use crate::words::{parse_duration, parse_input, parse_spec};
+use crate::words::{parse_duration, parse_input, parse_mark, parse_spec};
 
 /// One session and its journal.
 pub(crate) struct World {
@@ -132,6 +132,22 @@ impl World {
     }
 
     fn perform(&mut self, decision: Decision) -> Step {
+        self.perform_by(None, decision)
+    }
+
+    /// As a driver does: a call that was carried out is not decided again.
+    fn call(&mut self, mark: CallMark, input: &Input) -> String {
+        match self.session().call_standing(mark) {
+            CallStanding::New => match self.session().decide(self.now, input) {
+                Ok(decision) => self.perform_by(Some(mark.id), decision).told(),
+                Err(rejection) => format!("refused: {rejection}"),
+            },
+            CallStanding::CarriedOut => "carried out before".to_owned(),
+            CallStanding::Unknown => "unknown".to_owned(),
+        }
+    }
+
+    fn perform_by(&mut self, call: Option<CallId>, decision: Decision) -> Step {
         let numbers = match &self.session {
             Some(session) => session.attempt_numbers(&decision.events),
             None => (0..).take(decision.events.len()).collect(),
@@ -148,6 +164,7 @@ impl World {
                 at: self.now,
                 attempt,
                 body,
+                call: call.filter(|_| index == 0),
             };
             self.apply(&event);
             events.push(event);
@@ -206,6 +223,10 @@ impl World {
         }
         if head == "output" {
             return self.output(words.parse().expect("output LENGTH")).told();
+        }
+        if let Some(mark) = parse_mark(head) {
+            let (head, words) = words.split_once(' ').unwrap_or((words, ""));
+            return self.call(mark, &parse_input(head, words));
         }
         match self.give(&parse_input(head, words)) {
             Ok(step) => step.told(),

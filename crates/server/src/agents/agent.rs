@@ -22,6 +22,7 @@ use tokio_util::{
 };
 
 use super::{
+    asked::{Asked, Memory},
     keeper::Keeper,
     link::{Link, LinkError, Lost},
     tails::Tails,
@@ -158,44 +159,49 @@ impl Agent {
 
     /// Asks the supervisor and waits for its answer, across restarts of it.
     pub(crate) async fn call(&self, request: Request) -> Result<Outcome, NoAnswer> {
-        if let Request::Configure { env } = &request {
+        self.ask(&mut Asked::new(request)).await
+    }
+
+    /// The same of a call that another runtime of the sandbox may have carried out.
+    pub(crate) async fn ask(&self, asked: &mut Asked) -> Result<Outcome, NoAnswer> {
+        if let Request::Configure { env } = asked.request() {
             // A link that is made meanwhile must not tell the old ones after the new ones.
             self.env
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone_from(env);
         }
-        let mut lost = Lost::NotSent;
         loop {
             let link = match self.link(Instant::now() + AGENT_WAIT_MAX).await {
                 Ok(link) => link,
-                Err(NoAnswer::RuntimeGone { .. }) => {
-                    return if lost == Lost::Unknown && matches!(request, Request::Release) {
-                        Ok(Outcome::Done) // Leaving is what it was asked for.
-                    } else {
-                        Err(NoAnswer::RuntimeGone { call: lost })
-                    };
-                }
-                Err(NoAnswer::Away) if lost == Lost::Unknown => return Err(NoAnswer::Unknown),
-                Err(other) => return Err(other),
+                Err(error) => return without_link(asked, error),
             };
-            if lost == Lost::Unknown
-                && let Some(outcome) = settled(&link, &request).await
+            let memory = memory_of(&link);
+            if !asked.may_go_to(memory) {
+                return Err(NoAnswer::Unknown);
+            }
+            if asked.lost() == Lost::Unknown
+                && let Some(outcome) = settled(&link, asked.request()).await
             {
-                self.learn(&request, &outcome);
+                self.learn(asked.request(), &outcome);
                 return Ok(outcome);
             }
-            match link.call(request.clone()).await {
+            let mark = asked.mark(|session| self.tails.latest(session));
+            match link.call(asked.request().clone(), mark).await {
+                Ok(Outcome::Forgotten) => return Err(NoAnswer::Unknown),
                 Ok(outcome) => {
-                    let outcome = read_again(&request, outcome, lost);
-                    self.learn(&request, &outcome);
+                    let outcome = read_again(asked.request(), outcome, asked.lost());
+                    self.learn(asked.request(), &outcome);
                     return Ok(outcome);
                 }
                 Err(Lost::NotSent) => {}
-                Err(Lost::Unknown) => lost = Lost::Unknown,
-            }
-            if lost == Lost::Unknown && !may_resend(&request) {
-                return Err(NoAnswer::Unknown);
+                Err(Lost::Unknown) => {
+                    asked.lose(memory);
+                    // Whom it can't be sent to again in any case is not waited for.
+                    if !asked.may_go_to(Memory::Remembers) {
+                        return Err(NoAnswer::Unknown);
+                    }
+                }
             }
         }
     }
@@ -222,35 +228,26 @@ impl Agent {
     }
 }
 
-/// Whether a request that may have been carried out may be sent again.
-///
-/// | request | why |
-/// |---|---|
-/// | reads, `Configure`, `Watch` | change nothing the second time |
-/// | `Create` | its id is new: [`settled`] looks whether it exists before it is sent again |
-/// | `Update`, `SetDesiredState`, `Resize` | say what should be, not what to do |
-/// | `Write` | its input id is remembered by the journal |
-/// | `Delete`, `Release` | gone is gone |
-/// | `Freeze`, `Thaw` | say how the workload should be |
-/// | `NewAttempt` | would replace the attempt that the first one made: not again |
-/// | `Signal`, `Upgrade` | would act twice: not again |
-fn may_resend(request: &Request) -> bool {
-    match request {
-        Request::Configure { .. }
-        | Request::List
-        | Request::Get(_)
-        | Request::Create { .. }
-        | Request::Update { .. }
-        | Request::SetDesiredState { .. }
-        | Request::Write { .. }
-        | Request::Resize { .. }
-        | Request::Delete(_)
-        | Request::Watch
-        | Request::Release
-        | Request::Freeze
-        | Request::Thaw
-        | Request::Health => true,
-        Request::NewAttempt { .. } | Request::Signal { .. } | Request::Upgrade { .. } => false,
+/// What a call hears when nobody is there to be asked.
+fn without_link(asked: &Asked, error: NoAnswer) -> Result<Outcome, NoAnswer> {
+    match (error, asked.lost()) {
+        // Leaving is what it was asked for.
+        (NoAnswer::RuntimeGone { .. }, Lost::Unknown)
+            if matches!(asked.request(), Request::Release) =>
+        {
+            Ok(Outcome::Done)
+        }
+        (NoAnswer::RuntimeGone { .. }, call) => Err(NoAnswer::RuntimeGone { call }),
+        (NoAnswer::Away, Lost::Unknown) => Err(NoAnswer::Unknown),
+        (other, _) => Err(other),
+    }
+}
+
+fn memory_of(link: &Link) -> Memory {
+    if link.welcome().remembers_calls {
+        Memory::Remembers
+    } else {
+        Memory::Forgets
     }
 }
 
@@ -259,7 +256,7 @@ async fn settled(link: &Link, request: &Request) -> Option<Outcome> {
     let Request::Create { session, .. } = request else {
         return None;
     };
-    match link.call(Request::Get(session.clone())).await {
+    match link.call(Request::Get(session.clone()), None).await {
         Ok(Outcome::Session(view)) => Some(Outcome::Session(view)),
         Ok(_) | Err(_) => None,
     }
@@ -374,7 +371,7 @@ impl Holder {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        match timeout(HANDSHAKE_MAX, link.call(Request::Configure { env })).await {
+        match timeout(HANDSHAKE_MAX, link.call(Request::Configure { env }, None)).await {
             Ok(Ok(Outcome::Done)) => Ok(()),
             // Its workload can still be reached.
             Ok(Ok(other)) => {

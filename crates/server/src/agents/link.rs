@@ -18,7 +18,7 @@ use std::{
 use outlive_api::agent::{
     Call, FRAME_BYTES_MAX, Hello, LINK_VERSION, Outcome, Reply, Request, Welcome,
 };
-use outlive_core::id::SandboxId;
+use outlive_core::{id::SandboxId, session::CallMark};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
     net::UnixStream,
@@ -142,6 +142,7 @@ impl Link {
         let watch = frame(&Call {
             number: WATCH,
             request: Request::Watch,
+            mark: None,
         })?;
         writer.write_all(&watch).await?;
         tails.begin();
@@ -182,9 +183,18 @@ impl Link {
     }
 
     /// Sends a call and waits for its answer.
-    pub(crate) async fn call(&self, request: Request) -> Result<Outcome, Lost> {
+    pub(crate) async fn call(
+        &self,
+        request: Request,
+        mark: Option<CallMark>,
+    ) -> Result<Outcome, Lost> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let frame = match frame(&Call { number, request }) {
+        let call = Call {
+            number,
+            request,
+            mark,
+        };
+        let frame = match frame(&call) {
             Ok(frame) => frame,
             Err(error) => {
                 return Ok(Outcome::Failed {

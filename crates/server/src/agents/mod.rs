@@ -8,9 +8,10 @@
 //!           └──────────────────────────────────────┘
 //! ```
 //! A call waits while a supervisor restarts. When a link breaks under a call, nobody knows
-//! whether the call arrived; [`agent::Agent::call`] says per request what is done about it.
+//! whether the call arrived; [`asked::Asked`] says per request what is done about it.
 
 pub(crate) mod agent;
+pub(crate) mod asked;
 pub(crate) mod keeper;
 pub(crate) mod link;
 pub(crate) mod offline;

@@ -176,19 +176,21 @@ fn replay(id: &SessionId, recovered: &Recovered) -> Result<Session, String> {
 }
 
 fn event(entry: &Record) -> Result<Event, String> {
-    let body = if entry.kind == record::KIND_OUTPUT {
-        Body::Output {
+    let (body, call) = if entry.kind == record::KIND_OUTPUT {
+        let body = Body::Output {
             stream: record::stream_of(entry.stream).ok_or("output of an unknown stream")?,
             len: u32::try_from(entry.payload.len()).map_err(|error| error.to_string())?,
-        }
+        };
+        (body, None)
     } else {
-        record::body(&entry.payload).map_err(|error| error.to_string())?
+        record::body_and_call(&entry.payload).map_err(|error| error.to_string())?
     };
     Ok(Event {
         seq: entry.seq,
         at: Timestamp::from_unix_nanos(entry.at_nanos),
         attempt: entry.attempt,
         body,
+        call,
     })
 }
 

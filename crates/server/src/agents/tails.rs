@@ -100,6 +100,13 @@ impl Tails {
             .map(watch::Sender::subscribe)
     }
 
+    /// The newest event that is known of a session; 0 when nothing is.
+    pub(crate) fn latest(&self, session: &SessionId) -> u64 {
+        let state = self.state();
+        let tail = state.tails.get(session);
+        tail.map_or(0, |tail| tail.borrow().latest)
+    }
+
     /// All known sessions.
     pub(crate) fn sessions(&self) -> Vec<SessionId> {
         self.state().tails.keys().cloned().collect()

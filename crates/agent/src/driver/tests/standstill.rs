@@ -205,7 +205,7 @@ fn clocks_of_all_kinds_stand_still() {
         };
         let stop = world
             .tasks
-            .spawn_local(async move { registry.call(stop).await });
+            .spawn_local(async move { registry.call(stop, None).await });
         world.wait_for(&stubborn, Phase::Stopping).await;
         let all = [&crashing, &waiting, &idle, &stubborn];
 
@@ -270,7 +270,7 @@ fn what_ends_while_frozen_is_followed_up_at_the_thaw() {
         };
         let replace = world
             .tasks
-            .spawn_local(async move { registry.call(replace).await });
+            .spawn_local(async move { registry.call(replace, None).await });
         world.wait_for(&id, Phase::Stopping).await;
         assert_eq!(world.freeze().await, Outcome::Done);
         // The end of the old attempt was under way already.
@@ -317,7 +317,7 @@ fn a_frozen_start_that_waits_can_be_deleted() {
         };
         let replaced = world
             .tasks
-            .spawn_local(async move { registry.call(replace).await });
+            .spawn_local(async move { registry.call(replace, None).await });
         world.wait_for(&id, Phase::Stopping).await;
         assert_eq!(world.freeze().await, Outcome::Done);
         world.work(Duration::from_secs(1)).await;
@@ -368,7 +368,7 @@ fn a_supervisor_that_follows_goes_on_with_the_freeze_wherever_it_was_cut_short()
                 .run_until(async {
                     let second = tokio::task::spawn_local({
                         let registry = Rc::clone(&registry);
-                        async move { registry.call(creation(2)).await }
+                        async move { registry.call(creation(2), None).await }
                     });
                     sleep(Duration::from_millis(10)).await;
                     tokio::task::spawn_local(async move { registry.freeze().await });

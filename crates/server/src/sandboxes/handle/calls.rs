@@ -15,6 +15,7 @@ use super::Sandbox;
 use crate::{
     agents::{
         agent::{Agent, NoAnswer},
+        asked::Asked,
         link::Lost,
     },
     limits::{STARTING_WAIT_MAX, WAKES_MAX},
@@ -56,9 +57,11 @@ impl Sandbox {
         let _busy = self.activity.open(kind_of(&request), "call");
         let until = Instant::now() + STARTING_WAIT_MAX;
         let mut followed = None;
+        // The same call all along, whomever it is sent to.
+        let mut asked = Asked::new(request);
         loop {
-            let answer = self.call_awake(request.clone()).await;
-            let Some(session) = met_a_start(&request, &answer) else {
+            let answer = self.call_awake(&mut asked).await;
+            let Some(session) = met_a_start(asked.request(), &answer) else {
                 return answer;
             };
             let Some(tail) = &mut followed else {
@@ -75,17 +78,16 @@ impl Sandbox {
         }
     }
 
-    async fn call_awake(&self, request: Request) -> Result<Outcome, CallError> {
-        let mut last = Lost::NotSent;
+    async fn call_awake(&self, asked: &mut Asked) -> Result<Outcome, CallError> {
         for _ in 0..WAKES_MAX {
             let agent = self.awake().await?;
-            match agent.call(request.clone()).await {
+            match agent.ask(asked).await {
                 // It fell asleep under the call.
                 Ok(Outcome::Rejected(Rejection::Frozen)) => self.ask(Command::Wake).await?,
                 Ok(outcome) => return accept(outcome),
                 Err(NoAnswer::RuntimeGone { call }) => {
-                    last = call;
-                    if call == Lost::Unknown && !safe_in_next_generation(&request) {
+                    let is_safe = asked.is_remembered() || safe_in_next_generation(asked.request());
+                    if call == Lost::Unknown && !is_safe {
                         return Err(no_answer(&NoAnswer::Unknown));
                     }
                     // The task learns of the end on its own; wait until it did.
@@ -94,7 +96,7 @@ impl Sandbox {
                 Err(other) => return Err(no_answer(&other)),
             }
         }
-        Err(no_answer(&NoAnswer::RuntimeGone { call: last }))
+        Err(no_answer(&NoAnswer::RuntimeGone { call: asked.lost() }))
     }
 
     async fn until_replaced(&self, dead: &Arc<Agent>) {

@@ -289,6 +289,7 @@ impl FakeSession {
             at: Timestamp::from_unix_nanos(1),
             attempt: 0,
             body: decision.events[0].clone(),
+            call: None,
         };
         let session = Session::from_created(id, Generation::FIRST, &first).unwrap();
         let (tail, _) = watch::channel(Tail {
@@ -366,7 +367,7 @@ impl FakeSession {
             let attempt = self.session.attempt_numbers(std::slice::from_ref(body))[0];
             let (stream, payload) = match body {
                 Body::Output { stream, .. } => (record::stream_code(*stream), data.to_vec()),
-                body => (0, record::payload(body)),
+                body => (0, record::payload(body, None)),
             };
             let new = NewRecord {
                 kind: record::kind(body),
@@ -383,6 +384,7 @@ impl FakeSession {
                 at: Timestamp::from_unix_nanos(self.now),
                 attempt,
                 body: body.clone(),
+                call: None,
             });
         }
         self.publish();
