@@ -5,7 +5,10 @@ These stories need root: the runtime is `namespace`.
 
 from __future__ import annotations
 
+import socket
+
 import pytest
+from outlive_testing import networks
 from outlive_testing.api import Api, Failure, output
 from outlive_testing.server import Server, wait_until
 
@@ -112,6 +115,67 @@ def test_the_network_that_holds_is_told(limited):
     assert sandbox.api.call("GET", f"{sandbox.path}/network") == changed
     assert sandbox.get()["network"] == {"mode": "bridge", "egress": rules}
     assert b"10.201." in said(sandbox.session("/sbin/ip", "-4", "-br", "address", "show", "eth0"))
+
+
+SERVICE = "import socket; s = socket.create_server(('', 7777)); print('up', flush=True)\n" \
+          "while True: s.accept()[0].sendall(b'hello')"
+
+
+def heard(address: str) -> bytes:
+    """What a service of a sandbox says to the host."""
+    try:
+        with socket.create_connection((address, 7777), timeout=1) as service:
+            return service.recv(9)
+    except OSError:
+        return b""
+
+
+def test_a_network_that_is_taken_away_is_gone_at_once(limited):
+    """What reached nothing used to reach everything until its next runtime."""
+    deny = {"mode": "bridge", "egress": {"default": "deny"}}
+    sandbox = limited(network=deny)
+
+    def change(network):
+        shown = sandbox.api.call("PUT", sandbox.path, {"config": {"network": network}})["network"]
+        assert sandbox.get()["network"] == shown
+        return shown, networks.verdicts(sandbox.id), networks.is_cut(sandbox.id)
+
+    address = said(sandbox.sh("hostname -I")).decode().strip()
+    sandbox.session("/usr/bin/python3", "-c", SERVICE).wait_output(b"up")
+    assert networks.verdicts(sandbox.id) == ["reject"]
+    # The host's network can only be had from a start; until then nothing more is reached.
+    assert change({"mode": "host"}) == ({"mode": "host", "in_force": "bridge"}, ["reject"], False)
+    assert change({"mode": "none"}) == ({"mode": "none"}, ["reject"], True)
+    assert heard(address) == b""
+    assert change({"mode": "host"}) == ({"mode": "host", "in_force": "none"}, ["reject"], True)
+    allow = {"mode": "bridge", "egress": {"default": "allow"}}
+    assert change(allow) == (allow, ["accept"], False)
+    assert heard(address) == b"hello"
+    blocked = {"mode": "bridge", "policy": {"mode": "block-all"}}
+    assert change({"mode": "block-all"}) == (blocked, ["reject"], False)
+    assert change(allow)[1:] == (["accept"], False)
+    # By the vendor's call, and while everything stands still.
+    sandbox.suspend()
+    sandbox.api.call("PUT", f"{sandbox.path}/network", {"mode": "none"})
+    assert networks.is_cut(sandbox.id)
+    sandbox.pause()
+    sandbox.resume()
+    assert sandbox.get()["network"] == {"mode": "none"}
+    assert networks.left([sandbox.id]) == []
+
+
+def test_the_network_in_force_is_told_until_another_comes_about(limited):
+    sandbox = limited(network={"mode": "host"})
+    deny = {"mode": "bridge", "egress": {"default": "deny"}}
+    shown = sandbox.api.call("PUT", sandbox.path, {"config": {"network": deny}})["network"]
+    assert shown == {**deny, "in_force": "host"}
+    # It may be sent back as it was shown.
+    assert sandbox.api.call("PUT", sandbox.path, {"config": {"network": shown}})["network"] == shown
+    sandbox.pause()
+    assert sandbox.get()["network"] == deny
+    sandbox.resume()
+    assert sandbox.get()["network"] == deny
+    assert networks.verdicts(sandbox.id) == ["reject"]
 
 
 @pytest.mark.parametrize("network", [

@@ -91,3 +91,24 @@ def test_a_server_removes_the_rules_of_sandboxes_that_no_server_knows():
         other.restart()
         assert networks.left([sandbox.id]) == []
         assert has_network(staying)
+
+
+@pytest.mark.timeout(60)
+def test_a_network_that_is_taken_away_stays_away():
+    with Server() as server:
+        sandbox = Api(server).sandbox(network={"mode": "bridge"})
+        launched = server.data / "sandboxes" / sandbox.id / "launch.cbor"
+        before = launched.read_bytes()
+        sandbox.api.call("PUT", sandbox.path, {"config": {"network": {"mode": "none"}}})
+        assert networks.is_cut(sandbox.id)
+        server.kill()
+        server.start()
+        assert networks.is_cut(sandbox.id)
+        # Killed when the change was stored and nothing was done about it.
+        server.kill()
+        launched.write_bytes(before)
+        server.start()
+        assert sandbox.get()["network"]["mode"] == "none"
+        wait_until(lambda: networks.is_cut(sandbox.id), 10, "the cut")
+        assert networks.verdicts(sandbox.id) == ["reject"]
+        assert sandbox.get()["network"] == {"mode": "none"}

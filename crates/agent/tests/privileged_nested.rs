@@ -79,6 +79,10 @@ const STORIES: &[Story] = &[
         networks::egress_rules_hold_and_change_under_way,
     ),
     (
+        "a_link_that_is_cut_carries_nothing",
+        networks::a_link_that_is_cut_carries_nothing,
+    ),
+    (
         "a_bridge_reaches_neither_the_host_nor_a_neighbour",
         networks::a_bridge_reaches_neither_the_host_nor_a_neighbour,
     ),

@@ -19,7 +19,7 @@ pub use self::{
     copy::{Copied, CopyConfig, CopyNews},
     ids::IdRange,
     isolation::{Isolation, IsolationTier},
-    network::{Cidr, CidrError, Egress, EgressRule, NetworkMode, Transport, Verdict, WayOut},
+    network::{Cidr, CidrError, Egress, EgressRule, Link, NetworkMode, Transport, Verdict, WayOut},
 };
 
 /// One generation of one sandbox.

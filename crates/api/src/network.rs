@@ -62,6 +62,11 @@ pub struct Network {
     /// The same in the words of the vendor's clients, instead of `egress`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Box<NetworkPolicy>>,
+    /// How the runtime that runs is connected, where that is not `mode` until the next start.
+    /// Shown only: in a request it means nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(read_only)]
+    pub in_force: Option<NetworkMode>,
 }
 
 /// How a sandbox is connected.

@@ -15,11 +15,30 @@ def devices() -> set[str]:
     return {name for name in os.listdir("/sys/class/net") if name.startswith("olv")}
 
 
-def rules() -> str:
-    """All rules of all sandboxes; nothing where there is no sandbox."""
-    done = subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True, check=True,
+def listed(*what: str) -> str:
+    return nft("list", *what)
+
+
+def nft(*words: str) -> str:
+    done = subprocess.run(["nft", *words], capture_output=True, text=True, check=True,
                           env={**os.environ, "PATH": "/usr/sbin:/sbin:/usr/bin:/bin"})
     return done.stdout
+
+
+def rules() -> str:
+    """All rules of all sandboxes; nothing where there is no sandbox."""
+    return listed("ruleset")
+
+
+def verdicts(sandbox: str) -> list[str]:
+    """What becomes of a sandbox's packets, rule by rule."""
+    lines = listed("chain", "inet", "outlive", device(sandbox)).splitlines()[2:-2]
+    return [next(word for word in line.split() if word in ("accept", "reject")) for line in lines]
+
+
+def is_cut(sandbox: str) -> bool:
+    """Whether the link carries nothing at all."""
+    return device(sandbox) in listed("set", "inet", "outlive", "cut")
 
 
 def left(sandboxes) -> list[str]:

@@ -1,10 +1,15 @@
 //! Stories about networks of sandboxes. They need root, `ip` and `nft`.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::{
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    time::Duration,
+};
 
 use outlive_api::launch::{
-    Egress, EgressRule, LaunchConfig, NetworkMode, RuntimeKind, TidyConfig, Transport, Verdict,
-    WayOut,
+    Egress, EgressRule, LaunchConfig, Link, NetworkMode, RuntimeKind, TidyConfig, Transport,
+    Verdict, WayOut,
 };
 
 use crate::{
@@ -22,6 +27,7 @@ fn bridged(preferred: u16, egress: Egress) -> Sandbox {
             pool: "10.201.0.0/16".parse().unwrap(),
             preferred,
             egress,
+            link: Link::Open,
         });
         bring(&config.directory);
     })
@@ -104,6 +110,77 @@ pub(crate) fn egress_rules_hold_and_change_under_way() {
     sandbox.config.way_out.as_mut().unwrap().egress = egress;
     call(&us(), "egress", &sandbox.config);
     assert!(ask(&sandbox, "ses-shut3", shut).contains(refused));
+}
+
+/// The network of a sandbox that runs is taken away: it says nothing to anybody, and nobody to it,
+/// the host neither. What it had open goes on once it is given back.
+pub(crate) fn a_link_that_is_cut_carries_nothing() {
+    let host = Host::new();
+    let mut sandbox = bridged(5, Egress::default());
+    let echo = "import socket; s = socket.create_server(('', 7777)); print('up', flush=True)\n\
+                while True:\n c, _ = s.accept()\n c.sendall(b'accepted')\n c.sendall(c.recv(9))";
+    sandbox.start("ses-echo", &["python3", "-c", echo]);
+    while sandbox.output("ses-echo", "out") != "up\n" {
+        std::thread::yield_now();
+    }
+    let inside = SocketAddr::from((Ipv4Addr::new(10, 201, 0, 7), 7777));
+    let mut open = dialled(inside).unwrap();
+    let mut heard = [0; 8];
+    open.read_exact(&mut heard).unwrap();
+    assert_eq!(
+        ask(&sandbox, "ses-out", host.services[0]),
+        format!("hello {HOST}\n")
+    );
+    // No rule says what is reached now, and no rule used to mean everything.
+    let way_out = sandbox.config.way_out.as_mut().unwrap();
+    way_out.link = Link::Cut;
+    call(&us(), "egress", &sandbox.config);
+    let nothing_passes = |sandbox: &Sandbox, name: &str| {
+        let said = ask(sandbox, name, host.services[0]);
+        assert!(said.contains("No route to host"), "{said}");
+        dialled(inside).unwrap_err();
+    };
+    nothing_passes(&sandbox, "ses-cut");
+    open.write_all(b"still on?").unwrap();
+    open.read_exact(&mut heard).unwrap_err();
+    // A server that starts meanwhile leaves it cut, also where a firewall was loaded anew.
+    let sandboxes = tempfile::tempdir().unwrap();
+    keep(&sandbox, sandboxes.path(), "cut");
+    tool("nft flush ruleset");
+    tidy(sandboxes.path());
+    nothing_passes(&sandbox, "ses-still-cut");
+    let way_out = sandbox.config.way_out.as_mut().unwrap();
+    way_out.link = Link::Open;
+    call(&us(), "egress", &sandbox.config);
+    assert_eq!(
+        ask(&sandbox, "ses-again", host.services[0]),
+        format!("hello {HOST}\n")
+    );
+    open.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+    open.read_exact(&mut heard).unwrap();
+    drop(sandbox);
+    nothing_is_left();
+}
+
+/// A connection on which answers are waited for so long that one would have come.
+fn dialled(to: SocketAddr) -> std::io::Result<TcpStream> {
+    let answer_max = Duration::from_secs(1);
+    let stream = TcpStream::connect_timeout(&to, answer_max)?;
+    stream.set_read_timeout(Some(answer_max))?;
+    Ok(stream)
+}
+
+/// Keeps what a sandbox was launched with, as a server does, among others.
+fn keep(sandbox: &Sandbox, sandboxes: &Path, name: &str) {
+    let directory = Path::new(&sandbox.config.directory);
+    let message = minicbor::to_vec(&sandbox.config).unwrap();
+    std::fs::write(directory.join(LaunchConfig::FILE), message).unwrap();
+    std::os::unix::fs::symlink(directory, sandboxes.join(name)).unwrap();
+}
+
+fn tidy(sandboxes: &Path) {
+    let sandboxes = sandboxes.to_str().unwrap().to_owned();
+    call(&us(), "tidy", &TidyConfig { sandboxes });
 }
 
 /// The host's services, on whatever address, and other sandboxes are out of reach, and root
@@ -260,15 +337,9 @@ pub(crate) fn a_server_that_starts_tidies_up_after_everybody() {
     let dead = bridged(9, Egress::default());
     let sandboxes = tempfile::tempdir().unwrap();
     for (name, sandbox) in [("living", &living), ("dead", &dead)] {
-        let directory = std::path::Path::new(&sandbox.config.directory);
-        let message = minicbor::to_vec(&sandbox.config).unwrap();
-        std::fs::write(directory.join(LaunchConfig::FILE), message).unwrap();
-        std::os::unix::fs::symlink(directory, sandboxes.path().join(name)).unwrap();
+        keep(sandbox, sandboxes.path(), name);
     }
-    let tidy = || {
-        let sandboxes = sandboxes.path().to_str().unwrap().to_owned();
-        call(&us(), "tidy", &TidyConfig { sandboxes });
-    };
+    let tidy = || tidy(sandboxes.path());
     kill_keeper(&dead);
     assert!(tool("nft list ruleset").contains(&device_of(&dead)));
     tidy();

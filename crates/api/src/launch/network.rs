@@ -31,6 +31,24 @@ pub struct WayOut {
     /// What it reaches.
     #[n(2)]
     pub egress: Egress,
+    /// Whether it is connected at all.
+    #[n(3)]
+    #[cbor(default)]
+    pub link: Link,
+}
+
+/// Whether anything passes a way out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Encode, Decode)]
+#[cbor(index_only)]
+pub enum Link {
+    /// What the rules say.
+    #[default]
+    #[n(0)]
+    Open,
+    /// Nothing, in neither direction and not from the host either: the network was taken away
+    /// from a sandbox that runs.
+    #[n(1)]
+    Cut,
 }
 
 /// What a sandbox reaches. Never the host itself, nor another sandbox.

@@ -98,8 +98,9 @@ pub(super) fn update_sandbox() {}
 )]
 pub(super) fn get_network() {}
 
-/// Changes what the sandbox reaches. Rules hold at once, for open connections too; another mode
-/// holds from the next start on.
+/// Changes what the sandbox reaches. Rules hold at once, for open connections too, and a network
+/// of its own is taken away at once (`none`). Every other change of the mode holds from the next
+/// start on, and no more is reached until then; the sandbox shows `network.in_force` meanwhile.
 #[utoipa::path(
     put,
     path = "/api/v1/sandboxes/{id}/network",

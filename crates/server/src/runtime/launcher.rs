@@ -299,6 +299,18 @@ impl Runtime for LauncherRuntime {
         self.network_of(kind, config)
     }
 
+    fn connected(&self, sandbox: &SandboxId) -> Result<Option<NetworkMode>, RuntimeError> {
+        self.connected_now(sandbox)
+    }
+
+    fn catch_up<'a>(
+        &'a self,
+        sandbox: &'a SandboxId,
+        config: &'a SandboxConfig,
+    ) -> RuntimeFuture<'a, ()> {
+        Box::pin(self.catch_up_egress(sandbox, config))
+    }
+
     fn reach<'a>(
         &'a self,
         sandbox: &'a SandboxId,

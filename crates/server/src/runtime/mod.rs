@@ -179,7 +179,23 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
         NetworkMode::None
     }
 
-    /// Has a runtime that runs reach what its configuration says now, where it has rules.
+    /// How the newest runtime is connected; nothing where that is what its configuration says.
+    fn connected(&self, _sandbox: &SandboxId) -> Result<Option<NetworkMode>, RuntimeError> {
+        Ok(None)
+    }
+
+    /// Has a runtime that runs be what its configuration says now, where an earlier server was
+    /// killed over a change of it.
+    fn catch_up<'a>(
+        &'a self,
+        _sandbox: &'a SandboxId,
+        _config: &'a SandboxConfig,
+    ) -> RuntimeFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Has a runtime that runs reach what its configuration says now, where it has a link: what is
+    /// taken away is gone at once.
     fn reach<'a>(
         &'a self,
         _sandbox: &'a SandboxId,

@@ -25,7 +25,10 @@ use std::{
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use outlive_api::{launch::IsolationTier, network::NetworkMode, sandbox::Disk};
-use outlive_core::{id::SandboxId, sandbox::Sandbox as State};
+use outlive_core::{
+    id::SandboxId,
+    sandbox::{Observed, Sandbox as State},
+};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -169,6 +172,23 @@ impl Engine {
         made: Option<IsolationTier>,
     ) -> NetworkMode {
         self.shared.runtime.network(config, made)
+    }
+
+    /// How the runtime of a sandbox is connected, where it has one and that is known.
+    pub(crate) fn connected(&self, record: &SandboxRecord) -> Option<NetworkMode> {
+        match record.state.observed {
+            Observed::Running | Observed::Freezing | Observed::Frozen | Observed::Thawing => {}
+            Observed::Starting
+            | Observed::Releasing
+            | Observed::Released
+            | Observed::Failed
+            | Observed::Deleting => return None,
+        }
+        let connected = self.shared.runtime.connected(&record.id);
+        connected.unwrap_or_else(|error| {
+            tracing::error!(sandbox = %record.id, %error, "how a sandbox is connected can't be read");
+            None
+        })
     }
 
     /// Has a sandbox that runs reach what its newest configuration says.

@@ -13,7 +13,10 @@ use crate::limits::{EGRESS_PORTS_MAX, EGRESS_RULES_MAX};
 
 /// Checks what a client asks for.
 pub(crate) fn check(asked: AskedNetwork) -> Result<Network, ApiError> {
-    let asked = Network::from(asked);
+    let asked = Network {
+        in_force: None, // What was shown is sent back.
+        ..Network::from(asked)
+    };
     if asked.egress.is_some() && asked.policy.is_some() {
         return Err(ApiError::bad_request(
             "network: egress and policy say the same in other words; leave out one of the two",

@@ -30,7 +30,7 @@ use outlive_api::launch::{LaunchConfig, LaunchFailure, WayOut};
 pub use self::tidy::main as tidy;
 use self::{
     netlink::Links,
-    rules::{Admission, Admitted, Rules},
+    rules::{Admission, Admitted, Reach, Rules},
 };
 use super::step::{Fail, Step, failure};
 use crate::rootless::Standing;
@@ -121,7 +121,7 @@ fn connect_to(config: &LaunchConfig, pid: u32) -> Step<(Inside, Connecting)> {
         .step("giving a network device its address")?;
     let address = take_address(&links, index, way_out)?;
     note(config, &device, Some(address))?;
-    let admitted = (Admitted { device, address }, way_out.egress.clone());
+    let admitted = (Admitted { device, address }, Reach::from(way_out));
     let mut rules = Rules::lock().step("waiting for the network's rules")?;
     let admission = rules
         .begin(&[admitted])
@@ -145,7 +145,7 @@ pub(super) fn change(config: &LaunchConfig) -> Step<()> {
     let (Some(way_out), Some((device, Some(address)))) = (&config.way_out, noted(config)?) else {
         return Err(failure(step, "the sandbox has no network of its own"));
     };
-    let admitted = (Admitted { device, address }, way_out.egress.clone());
+    let admitted = (Admitted { device, address }, Reach::from(way_out));
     Rules::lock().step(step)?.admit(&[admitted]).step(step)
 }
 

@@ -4,13 +4,15 @@
 //!
 //! ```text
 //!   prerouting   not IPv4, or not its own address: dropped
+//!                its link is cut: refused
 //!                for the host, for many, for this link: refused
 //!   forward      for another sandbox: refused
 //!                the sandbox's own chain says yes or no, packet by packet
 //!   postrouting  leaves under the host's address
 //! ```
 //!
-//! What goes to a sandbox is an answer, or dropped. A device that no rule knows reaches nothing,
+//! What goes to a sandbox is an answer, or dropped; over a link that is cut (the set `cut`) goes
+//! nothing, from the host itself neither. A device that no rule knows reaches nothing,
 //! so the rules may come after the device. Devices of the host that forward for sandboxes only
 //! ([`super::doors`]) forward for nobody else: the set `doors`. Every change is one transaction.
 
@@ -20,7 +22,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use outlive_api::launch::{Egress, EgressRule, Transport, Verdict};
+use outlive_api::launch::{Egress, EgressRule, Link, Transport, Verdict, WayOut};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use super::doors::Doors;
@@ -47,20 +49,23 @@ const MARK: &str = "inet outlive_mark";
 ///
 /// What comes in by a door and is neither for the host nor for many is dropped before it is
 /// routed: so a host that forwards for nobody drops it. What another table turned into something
-/// else meanwhile is dropped after it.
+/// else meanwhile is dropped after it. Over a link that is cut the host says nothing but that.
 const SHARED: &str = r#"
 add table inet outlive
 add set inet outlive pairs { type ifname . ipv4_addr; }
 add set inet outlive addresses { type ipv4_addr; }
 add set inet outlive doors { type ifname; }
+add set inet outlive cut { type ifname; }
 add map inet outlive egress { type ifname : verdict; }
 add chain inet outlive prerouting { type filter hook prerouting priority mangle; policy accept; }
 add chain inet outlive forward { type filter hook forward priority filter - 10; policy accept; }
+add chain inet outlive output { type filter hook output priority filter - 10; policy accept; }
 add chain inet outlive postrouting { type nat hook postrouting priority srcnat; policy accept; }
 add chain inet outlive from_sandbox
 add chain inet outlive to_sandbox
 flush chain inet outlive prerouting
 flush chain inet outlive forward
+flush chain inet outlive output
 flush chain inet outlive postrouting
 flush chain inet outlive from_sandbox
 flush chain inet outlive to_sandbox
@@ -69,6 +74,7 @@ add rule inet outlive prerouting iifname @doors meta nfproto ipv4 fib daddr type
 add rule inet outlive prerouting iifname != "olv*" accept
 add rule inet outlive prerouting meta nfproto != ipv4 drop
 add rule inet outlive prerouting iifname . ip saddr != @pairs drop
+add rule inet outlive prerouting iifname @cut reject with icmpx admin-prohibited
 add rule inet outlive prerouting ct state established,related accept
 add rule inet outlive prerouting fib daddr type != unicast reject with icmpx admin-prohibited
 add rule inet outlive prerouting ip daddr { 127.0.0.0/8, 169.254.0.0/16 } reject with icmpx admin-prohibited
@@ -79,10 +85,29 @@ add rule inet outlive from_sandbox oifname "olv*" reject with icmpx admin-prohib
 add rule inet outlive from_sandbox ct direction reply ct state established,related accept
 add rule inet outlive from_sandbox iifname vmap @egress
 add rule inet outlive from_sandbox drop
+add rule inet outlive to_sandbox oifname @cut drop
 add rule inet outlive to_sandbox ct state established,related accept
 add rule inet outlive to_sandbox drop
+add rule inet outlive output oifname @cut icmp type destination-unreachable accept
+add rule inet outlive output oifname @cut drop
 add rule inet outlive postrouting ip saddr @addresses masquerade
 "#;
+
+/// What a sandbox is to reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reach {
+    pub(super) egress: Egress,
+    pub(super) link: Link,
+}
+
+impl From<&WayOut> for Reach {
+    fn from(way_out: &WayOut) -> Self {
+        Self {
+            egress: way_out.egress.clone(),
+            link: way_out.link,
+        }
+    }
+}
 
 /// A sandbox as the rules know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,19 +137,20 @@ impl Rules {
     }
 
     /// Lets sandboxes out, and has them reach what is said; those that are out, too.
-    pub(super) fn admit(&mut self, sandboxes: &[(Admitted, Egress)]) -> io::Result<()> {
+    pub(super) fn admit(&mut self, sandboxes: &[(Admitted, Reach)]) -> io::Result<()> {
         let admission = self.begin(sandboxes)?;
         self.finish(admission)
     }
 
     /// The same, but waits for nothing: it is done with [`Self::finish`].
-    pub(super) fn begin(&mut self, sandboxes: &[(Admitted, Egress)]) -> io::Result<Admission> {
+    pub(super) fn begin(&mut self, sandboxes: &[(Admitted, Reach)]) -> io::Result<Admission> {
         // Doors are written down, then ruled, then opened.
         self.doors.choose()?;
         let mut text = String::new();
-        for (sandbox, egress) in sandboxes {
+        for (sandbox, reach) in sandboxes {
             text.push_str(&admission(sandbox));
-            text.push_str(&chain_rules(&sandbox.device, egress));
+            text.push_str(&link_rules(&sandbox.device, reach.link));
+            text.push_str(&chain_rules(&sandbox.device, &reach.egress));
         }
         let devices = sandboxes.iter().map(|(sandbox, _)| sandbox.device.clone());
         Ok(Admission {
@@ -149,6 +175,7 @@ impl Rules {
         for sandbox in sandboxes {
             // What is added is there for sure and can be removed, in the same transaction.
             text.push_str(&admission(sandbox));
+            text.push_str(&link_rules(&sandbox.device, Link::Open));
             text.push_str(&dismissal(sandbox));
         }
         let change = self.change(text)?;
@@ -285,6 +312,15 @@ fn dismissal(Admitted { device, address }: &Admitted) -> String {
          flush chain {TABLE} {device}\n\
          delete chain {TABLE} {device}\n"
     )
+}
+
+fn link_rules(device: &str, link: Link) -> String {
+    let element = format!("element {TABLE} cut {{ \"{device}\" }}\n");
+    match link {
+        Link::Cut => format!("add {element}"),
+        // What is added can be removed, as above.
+        Link::Open => format!("add {element}delete {element}"),
+    }
 }
 
 fn chain_rules(device: &str, egress: &Egress) -> String {

@@ -7,12 +7,12 @@
 
 use std::{fs, io, io::Read, path::Path};
 
-use outlive_api::launch::{Egress, LaunchConfig, TidyConfig};
+use outlive_api::launch::{LaunchConfig, TidyConfig};
 
 use super::{
     netlink::device_exists,
     noted,
-    rules::{Admitted, Rules},
+    rules::{Admitted, Reach, Rules},
 };
 use crate::launch::step::{Fail, Step};
 
@@ -47,7 +47,7 @@ fn tidy(config: &TidyConfig) -> Step<()> {
 }
 
 /// This server's sandboxes that have a device, and what they reach.
-fn living(sandboxes: &Path) -> Step<Vec<(Admitted, Egress)>> {
+fn living(sandboxes: &Path) -> Step<Vec<(Admitted, Reach)>> {
     let step = "reading what was launched";
     let mut living = Vec::new();
     for entry in fs::read_dir(sandboxes).step(step)? {
@@ -59,7 +59,7 @@ fn living(sandboxes: &Path) -> Step<Vec<(Admitted, Egress)>> {
             continue;
         };
         if device_exists(&device).step(step)? {
-            living.push((Admitted { device, address }, way_out.egress.clone()));
+            living.push((Admitted { device, address }, Reach::from(way_out)));
         }
     }
     Ok(living)

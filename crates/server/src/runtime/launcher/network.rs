@@ -3,7 +3,10 @@
 use std::io;
 
 use outlive_api::{
-    launch::{RuntimeKind, TidyConfig},
+    launch::{
+        Egress, LaunchConfig, Link, NetworkMode as LaunchNetwork, RuntimeKind, TidyConfig, Verdict,
+        WayOut,
+    },
     network::NetworkMode,
 };
 use outlive_core::id::SandboxId;
@@ -46,7 +49,7 @@ impl LauncherRuntime {
         }
     }
 
-    /// Changes the rules of a sandbox that was launched with some.
+    /// Has a sandbox that was launched with a link of its own reach what it should.
     pub(super) async fn change_egress(
         &self,
         sandbox: &SandboxId,
@@ -54,12 +57,11 @@ impl LauncherRuntime {
     ) -> Result<(), RuntimeError> {
         let place = self.places.of(sandbox);
         let kept = place.launch_config();
-        let mut launched = newest(&place)?
+        let launched = newest(&place)?
             .ok_or_else(|| file("reading", &kept)(io::Error::from(io::ErrorKind::NotFound)))?;
-        let Some(way_out) = &mut launched.way_out else {
+        let Some(launched) = self.changed(launched, config)? else {
             return Ok(()); // It runs with another network; the next generation has this one.
         };
-        way_out.egress = egress(config)?;
         let message = encoded(&launched)?;
         replace_path(&kept, &message).map_err(file("writing", &kept))?;
         let path = place.egress_log();
@@ -68,6 +70,115 @@ impl LauncherRuntime {
         match self.agent.run("egress", &message, &log, EGRESS_MAX).await {
             Ok(_said) => Ok(()),
             Err(error) => Err(launcher_failed(&error.to_string(), log)),
+        }
+    }
+
+    /// The same, where the launch says anything else.
+    pub(super) async fn catch_up_egress(
+        &self,
+        sandbox: &SandboxId,
+        config: &SandboxConfig,
+    ) -> Result<(), RuntimeError> {
+        let Some(launched) = newest(&self.places.of(sandbox))? else {
+            return Ok(());
+        };
+        match self.changed(launched.clone(), config)? {
+            Some(changed) if changed.way_out != launched.way_out => {
+                self.change_egress(sandbox, config).await
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// What a launch with a link becomes; nothing for one without.
+    fn changed(
+        &self,
+        mut launched: LaunchConfig,
+        config: &SandboxConfig,
+    ) -> Result<Option<LaunchConfig>, RuntimeError> {
+        let mode = self.network_of(launched.runtime, config);
+        let Some(way_out) = launched.way_out.take() else {
+            return Ok(None);
+        };
+        launched.way_out = Some(redirected(way_out, mode, egress(config)?));
+        Ok(Some(launched))
+    }
+
+    /// How the newest launch is connected.
+    pub(super) fn connected_now(
+        &self,
+        sandbox: &SandboxId,
+    ) -> Result<Option<NetworkMode>, RuntimeError> {
+        let launched = newest(&self.places.of(sandbox))?;
+        Ok(launched.as_ref().map(connected))
+    }
+}
+
+/// A link of a sandbox whose network is to be of this mode. Never looser than what was asked, nor
+/// than it was until the mode comes about.
+fn redirected(way_out: WayOut, mode: NetworkMode, asked: Egress) -> WayOut {
+    let (egress, link) = match mode {
+        NetworkMode::Bridge => (asked, Link::Open),
+        // An agent of an older version knows no link that is cut.
+        NetworkMode::None => (NOTHING, Link::Cut),
+        // The host's network can only be had from the start.
+        NetworkMode::Host => return way_out,
+    };
+    WayOut {
+        egress,
+        link,
+        ..way_out
+    }
+}
+
+/// Nothing is reached.
+const NOTHING: Egress = Egress {
+    default: Verdict::Deny,
+    rules: Vec::new(),
+};
+
+/// How a runtime is connected that was launched like this.
+fn connected(launched: &LaunchConfig) -> NetworkMode {
+    match (launched.network, &launched.way_out) {
+        (LaunchNetwork::Host, _) => NetworkMode::Host,
+        (LaunchNetwork::Bridge, Some(way_out)) if way_out.link == Link::Open => NetworkMode::Bridge,
+        (LaunchNetwork::None | LaunchNetwork::Bridge, _) => NetworkMode::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sandbox that reached nothing used to reach everything once its network was taken away.
+    #[test]
+    fn a_link_is_never_looser_than_it_was_until_another_mode_comes_about() {
+        let only = |default| Egress {
+            default,
+            rules: Vec::new(),
+        };
+        let way_out = |default, link| WayOut {
+            pool: "10.201.0.0/16".parse().unwrap(),
+            preferred: 5,
+            egress: only(default),
+            link,
+        };
+        let cut = way_out(Verdict::Deny, Link::Cut);
+        for (default, link) in [
+            (Verdict::Allow, Link::Open),
+            (Verdict::Deny, Link::Open),
+            (Verdict::Deny, Link::Cut),
+        ] {
+            let before = way_out(default, link);
+            // Neither mode has rules, so nothing is asked: everything would be reached.
+            let none = redirected(before.clone(), NetworkMode::None, Egress::default());
+            assert_eq!(none, cut);
+            let host = redirected(before.clone(), NetworkMode::Host, Egress::default());
+            assert_eq!(host, before);
+            for asked in [Verdict::Allow, Verdict::Deny] {
+                let bridge = redirected(before.clone(), NetworkMode::Bridge, only(asked));
+                assert_eq!(bridge, way_out(asked, Link::Open));
+            }
         }
     }
 }

@@ -4,8 +4,8 @@ use std::{fs, io, path::Path};
 
 use outlive_api::{
     launch::{
-        Cidr, CopiedSessions, Egress, Image, LaunchConfig, Limits, NetworkMode as LaunchNetwork,
-        RuntimeKind, User, WayOut,
+        Cidr, CopiedSessions, Egress, Image, LaunchConfig, Limits, Link,
+        NetworkMode as LaunchNetwork, RuntimeKind, User, WayOut,
     },
     network::NetworkMode,
 };
@@ -78,6 +78,7 @@ pub(super) fn launch_config(plan: Plan<'_>) -> Result<LaunchConfig, RuntimeError
                 pool: plan.pool,
                 preferred: start.slot,
                 egress: egress(start.config)?,
+                link: Link::Open,
             }),
         },
     })

@@ -105,7 +105,7 @@ fn runtime_of(engine: &Engine, record: &SandboxRecord) -> RuntimeInfo {
     }
 }
 
-/// The network in our words, with the mode that holds.
+/// The network in our words, with the mode that holds, or will with the next start.
 fn shown_network(engine: &Engine, record: &SandboxRecord) -> Network {
     let mode = engine.network(&record.config, record.isolation);
     let asked = record.config.network.clone().unwrap_or_default();
@@ -114,6 +114,7 @@ fn shown_network(engine: &Engine, record: &SandboxRecord) -> Network {
         egress: (mode == NetworkMode::Bridge && asked.policy.is_none())
             .then(|| asked.egress.unwrap_or_default()),
         policy: asked.policy,
+        in_force: engine.connected(record).filter(|now| *now != mode),
     }
 }
 

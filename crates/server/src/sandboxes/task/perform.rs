@@ -98,11 +98,21 @@ impl Task {
         if let Err(error) = self.tell_env(&agent).await {
             return (Some(Input::Unanswered), Err(error));
         }
+        self.catch_up().await;
         let answered = Input::Answered {
             generation: welcome.generation,
             frozen: welcome.frozen,
         };
         (Some(answered), Ok(()))
+    }
+
+    /// A server that was killed may have stored a change and not made it.
+    async fn catch_up(&self) {
+        let (id, config) = (&self.record.id, &self.record.config);
+        let _turn = self.shared.reaching.lock().await;
+        if let Err(error) = self.shared.runtime.catch_up(id, config).await {
+            tracing::error!(sandbox = %id, %error, "a sandbox is not what it was last asked to be");
+        }
     }
 
     async fn start(&mut self) -> Came {
