@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from outlive_testing import processes
-from outlive_testing.api import output
+from outlive_testing.api import Failure, output
 
 FORKS = 8
 # Everything that must not be the same in two sandboxes, as one line of JSON.
@@ -75,6 +76,21 @@ def test_a_fork_is_a_picture_of_one_instant(own):
         assert writer.get()["phase"] == "running", "the source went on"
     finally:
         fork.delete()
+
+
+def test_directories_nested_too_deep_to_copy_are_told_as_the_callers_to_mend(own):
+    source = own
+    dig = (
+        "import os; os.chdir('/root'); "
+        "[(os.mkdir('d' * 100), os.chdir('d' * 100)) for _ in range(500)]"
+    )
+    assert source.session("/usr/bin/python3", "-c", dig).wait_exit(60)["exit_code"] == 0
+    with pytest.raises(Failure) as refused:
+        source.fork()
+    assert (refused.value.status, refused.value.code) == (409, "conflict")
+    assert "nested deeper than 400" in str(refused.value) and len(str(refused.value)) < 1000
+    assert source.sh("rm -rf /root/d*").wait_exit(60)["exit_code"] == 0
+    source.fork().delete()
 
 
 def test_a_resting_source_is_forked_as_it_rests(own, api):

@@ -43,21 +43,20 @@ use crate::{
 
 /// What of a sandbox's directory is its disk.
 const PARTS: [&str; 2] = ["upper", "files"];
+/// A longer path is cut where it is told.
+const SHOWN_PATH_BYTES_MAX: usize = 256;
+
 /// Reads a [`CopyConfig`], copies, tells how it goes on and how it ended.
 pub fn main() -> anyhow::Result<()> {
     let mut bytes = Vec::new();
     std::io::stdin().take(1 << 20).read_to_end(&mut bytes)?;
     let config: CopyConfig = minicbor::decode(&bytes)?;
-    let news = match copy(&config, tell)? {
-        Ok(copied) => CopyNews::Done(copied),
-        Err(failure) => CopyNews::Failed(failure),
-    };
-    tell(&news)?;
+    tell(&copy(&config, tell)?)?;
     Ok(())
 }
 
-/// Copies in a thread with room for directories as deep as we follow.
-fn copy<T>(config: &CopyConfig, tell: T) -> anyhow::Result<Step<Copied>>
+/// Copies in a thread with room for directories as deep as we follow; how it ended.
+fn copy<T>(config: &CopyConfig, tell: T) -> anyhow::Result<CopyNews>
 where
     T: FnMut(&CopyNews) -> std::io::Result<()> + Send,
 {
@@ -66,7 +65,11 @@ where
             .stack_size(COPY_STACK_BYTES)
             .spawn_scoped(scope, || {
                 let mut copier = Copier::new(config, tell);
-                copier.run(config).map(|()| copier.copied)
+                match copier.run(config) {
+                    Ok(()) => CopyNews::Done(copier.copied),
+                    Err(failure) if copier.is_too_deep => CopyNews::TooDeep(failure.message),
+                    Err(failure) => CopyNews::Failed(failure),
+                }
             })?;
         copying
             .join()
@@ -90,6 +93,7 @@ struct Copier<T> {
     /// lies, below the part's root.
     seen: HashMap<(u64, u64), CString>,
     copied: Copied,
+    is_too_deep: bool,
     told_at: Duration,
     tell: T,
 }
@@ -100,6 +104,7 @@ impl<T: FnMut(&CopyNews) -> std::io::Result<()>> Copier<T> {
             owners: Owners::of(config.ids),
             seen: HashMap::new(),
             copied: Copied::default(),
+            is_too_deep: false,
             told_at: monotonic(),
             tell,
         }
@@ -133,6 +138,7 @@ impl<T: FnMut(&CopyNews) -> std::io::Result<()>> Copier<T> {
     ) -> Step<()> {
         let step = "reading a directory of the source";
         if path.split(|byte| *byte == b'/').count() > COPY_DEPTH_MAX {
+            self.is_too_deep = true;
             let message = format!("directories are nested deeper than {COPY_DEPTH_MAX}");
             return Err(failure(step, &message));
         }
@@ -324,7 +330,9 @@ fn open_dir(dir: BorrowedFd<'_>, name: &CStr, what: &str) -> Step<OwnedFd> {
 /// Says which file it was, innermost first.
 fn at_path(mut failure: LaunchFailure, path: &[u8]) -> LaunchFailure {
     if !failure.message.contains(": /") {
-        failure.message = format!("{}: /{}", failure.message, path.escape_ascii());
+        let shown = path.get(..SHOWN_PATH_BYTES_MAX).unwrap_or(path);
+        let rest = if shown.len() < path.len() { "…" } else { "" };
+        failure.message = format!("{}: /{}{rest}", failure.message, shown.escape_ascii());
     }
     failure
 }

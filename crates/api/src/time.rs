@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use jiff::fmt::temporal::Pieces;
 use jiff::tz::TimeZone;
 use outlive_core::time::Timestamp;
 
@@ -20,11 +21,26 @@ pub fn text(at: Timestamp) -> String {
     String::from_utf8(out).unwrap_or_default()
 }
 
-/// A time from RFC 3339 text, as a client gives it.
+/// A time from RFC 3339 text, as a client gives it. One that is further away than we can count, such
+/// as the end of the year 9999, is the last that we can (in the year 2262).
 pub fn parse(text: &str) -> Result<Timestamp, BadTime> {
-    let parsed: jiff::Timestamp = text.parse().map_err(|_| BadTime)?;
-    let nanos = i64::try_from(parsed.as_nanosecond()).map_err(|_| BadTime)?;
+    let Ok(parsed) = text.parse::<jiff::Timestamp>() else {
+        return beyond(text);
+    };
+    let (first, last) = (i128::from(i64::MIN), i128::from(i64::MAX));
+    let nanos = i64::try_from(parsed.as_nanosecond().clamp(first, last)).map_err(|_| BadTime)?;
     Ok(Timestamp::from_unix_nanos(nanos))
+}
+
+/// The last day of the year 9999 is written well, and later than what is counted in any place.
+fn beyond(text: &str) -> Result<Timestamp, BadTime> {
+    let pieces = Pieces::parse(text).map_err(|_| BadTime)?;
+    let is_whole = pieces.time().is_some() && pieces.offset().is_some();
+    if is_whole && pieces.date().year() == 9999 {
+        Ok(Timestamp::from_unix_nanos(i64::MAX))
+    } else {
+        Err(BadTime)
+    }
 }
 
 /// The text is not an RFC 3339 time.
@@ -130,6 +146,16 @@ mod tests {
             let at = Timestamp::from_unix_nanos(nanos);
             prop_assert_eq!(text(at), format!("{expected:.9}"));
             prop_assert_eq!(parse(&text(at)), Ok(at));
+        }
+    }
+
+    #[test]
+    fn a_time_for_never_is_the_last_that_can_be_told() {
+        let last = Timestamp::from_unix_nanos(i64::MAX);
+        assert_eq!(parse("9999-12-31T23:59:59Z"), Ok(last));
+        assert_eq!(parse("2500-01-01T00:00:00Z"), Ok(last));
+        for bad in ["tomorrow", "9999-12-31", "9999-12-32T00:00:00Z"] {
+            assert_eq!(parse(bad), Err(BadTime), "{bad}");
         }
     }
 

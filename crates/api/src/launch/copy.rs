@@ -31,6 +31,9 @@ pub enum CopyNews {
     /// Something is missing; whatever was copied is of no use.
     #[n(2)]
     Failed(#[n(0)] LaunchFailure),
+    /// Directories are nested deeper than a copy follows them; where, in words.
+    #[n(3)]
+    TooDeep(#[n(0)] String),
 }
 
 /// How much was copied.

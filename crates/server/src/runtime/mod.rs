@@ -59,6 +59,12 @@ pub(crate) enum RuntimeError {
     /// A disk could not be copied.
     #[error("the disk could not be copied: {0}")]
     Copy(outlive_api::launch::LaunchFailure),
+    /// A disk is such that it is never copied.
+    #[error("the files can't be copied: {message}; remove what lies that deep, or move it up")]
+    TooDeep {
+        /// Where.
+        message: String,
+    },
     /// Its processes would be kept apart less than before.
     #[error(
         "the sandbox was made with isolation {made}, and this server can't give it as much: {why}; \

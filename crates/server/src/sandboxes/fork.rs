@@ -172,7 +172,12 @@ impl Engine {
 }
 
 pub(super) fn failed(error: &RuntimeError) -> CallError {
-    CallError::Failed {
-        message: error.to_string(),
+    let message = error.to_string();
+    match error {
+        RuntimeError::TooDeep { .. } => CallError::Conflict {
+            reason: "nested_too_deep",
+            message,
+        },
+        _ => CallError::Failed { message },
     }
 }

@@ -114,6 +114,7 @@ impl LauncherRuntime {
         match copied {
             Some(CopyNews::Done(copied)) => Ok(copied),
             Some(CopyNews::Failed(failure)) => Err(RuntimeError::Copy(failure)),
+            Some(CopyNews::TooDeep(message)) => Err(RuntimeError::TooDeep { message }),
             Some(CopyNews::Progress(_)) | None => {
                 Err(launcher_failed("a copy ended without a word", log))
             }

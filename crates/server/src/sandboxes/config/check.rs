@@ -109,7 +109,12 @@ fn check_resources(asked: wire::Resources) -> Result<Resources, ApiError> {
             u64::try_from(pids)
                 .ok()
                 .filter(|pids| (1..=u64::from(u32::MAX)).contains(pids))
-                .ok_or_else(|| ApiError::bad_request("resources.pids must be 1 or more"))?,
+                .ok_or_else(|| {
+                    ApiError::bad_request(format!(
+                        "resources.pids must be a whole number from 1 to {}",
+                        u32::MAX
+                    ))
+                })?,
         ),
         None => None,
     };

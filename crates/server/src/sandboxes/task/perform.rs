@@ -13,7 +13,10 @@ use outlive_core::{
 };
 use tokio::{sync::watch, time::timeout};
 
-use super::{super::store_failed, CopyTo, Task, seconds};
+use super::{
+    super::{fork, store_failed},
+    CopyTo, Task, seconds,
+};
 use crate::{
     agents::{agent::Agent, keeper::Keeper, offline},
     limits::{
@@ -213,7 +216,7 @@ impl Task {
             // It is looked at again, and thawed then.
             self.tell(&Input::NotThawed).await;
         }
-        let copied = copied.map_err(|error| failed(&error))?;
+        let copied = copied.map_err(|error| fork::failed(&error))?;
         tracing::info!(sandbox = %self.record.id, to = ?to.target, ?copied, "a disk was copied");
         to.progress.send_replace(copied);
         Ok(())
@@ -265,7 +268,9 @@ impl Task {
                 progress.send_replace(copied);
                 (Some(Input::Restored), Ok(()))
             }
-            Err(RestoreError::Untouched(error)) => (Some(Input::NotRestored), Err(failed(&error))),
+            Err(RestoreError::Untouched(error)) => {
+                (Some(Input::NotRestored), Err(fork::failed(&error)))
+            }
             Err(error @ RestoreError::Unsure(_)) => {
                 (Some(Input::HalfRestored), Err(unavailable(&error)))
             }
