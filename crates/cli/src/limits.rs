@@ -57,6 +57,13 @@ pub const COPY_WORDS_BYTES_MAX: usize = 4096;
 /// than the journal keeps.
 pub const COPY_PIECES_MAX: usize = 4;
 
+/// The sandbox's side of a copy ends by itself when nothing came or went for this long, seconds: its
+/// client was killed.
+pub const COPY_IDLE_SECONDS: u64 = 300;
+
+/// How long a copy looks for a lost server: less than the sandbox's side waits.
+pub const COPY_PATIENCE: Duration = Duration::from_mins(4);
+
 /// How often a progress bar is drawn.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 

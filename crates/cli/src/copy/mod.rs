@@ -6,6 +6,10 @@
 //! ```
 //! Nothing is held in memory but what is under way. What comes out is asked for piece by piece,
 //! so that a slow connection never falls behind what the journal keeps.
+//!
+//! A file gets its name when it is whole. Until then it has another beside it, and what stood there
+//! before stands. Whoever breaks off removes that other one: here a guard, there the script, which
+//! ends when it is told to, and by itself when nothing comes any more.
 
 mod pack;
 mod progress;
@@ -27,8 +31,10 @@ use crate::{
     commands::{Context, exec::id_of},
     error::{Failure, Result},
     follow::note,
+    limits::COPY_IDLE_SECONDS,
     names::sandbox_path,
     output::print,
+    signals::Signals,
 };
 
 /// One side of a copy.
@@ -115,9 +121,10 @@ struct Running {
 }
 
 impl Remote<'_> {
-    /// Runs a script to its end and gives its standard output.
+    /// Runs a short script to its end and gives its standard output.
     async fn ask(&self, script: &str, arguments: &[&str]) -> Result<String> {
-        let running = self.start(script, arguments, true).await?;
+        let body = json!({"wait_until_done": true});
+        let running = self.start(script, arguments, body).await?;
         self.forget(&running).await?;
         let said = &running.view;
         if said["exit_code"] != 0 {
@@ -126,13 +133,38 @@ impl Remote<'_> {
         Ok(said["stdout"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Starts a script.
-    async fn start(&self, script: &str, arguments: &[&str], wait: bool) -> Result<Running> {
+    /// Does the work beside a running script. The script ends with the work, whichever way that
+    /// ends, a signal that tells us to go among them.
+    async fn beside<T>(
+        &self,
+        script: &str,
+        arguments: &[&str],
+        work: impl AsyncFnOnce(&Running) -> Result<T>,
+    ) -> Result<T> {
+        let mut signals = Signals::listen()?;
+        let body = json!({"idle_timeout_sec": COPY_IDLE_SECONDS});
+        let running = self.start(script, arguments, body).await?;
+        let done = tokio::select! {
+            biased;
+            signal = signals.next() => Err(interrupted(signal)),
+            done = work(&running) => done,
+        };
+        let forgotten = tokio::select! {
+            biased;
+            // Who says it twice does not wait for the other side.
+            signal = signals.next() => Err(interrupted(signal)),
+            forgotten = self.forget(&running) => forgotten,
+        };
+        let done = done?;
+        forgotten.map(|()| done)
+    }
+
+    /// Starts a script, with `body` saying how.
+    async fn start(&self, script: &str, arguments: &[&str], mut body: Value) -> Result<Running> {
         let mut command = vec!["sh", "-c", script, "sh"];
         command.extend(arguments);
-        let body = json!({
-            "type": "cmd", "cmd": {"command": command}, "wait_until_done": wait,
-        });
+        body["type"] = "cmd".into();
+        body["cmd"] = json!({"command": command});
         let contexts = format!("{}/contexts", sandbox_path(self.sandbox)?);
         let call = Call::post(&contexts).body(&body);
         let view = self.context.client.call(call).await?;
@@ -152,6 +184,13 @@ impl Remote<'_> {
             Err(failure) => Err(failure),
         }
     }
+}
+
+/// A signal told us to go.
+fn interrupted(signal: u8) -> Failure {
+    Failure::new("interrupted", "the copy was broken off")
+        .with_exit(128 | signal)
+        .with_next("what is not whole was removed; repeat the command to copy it all")
 }
 
 /// What the sandbox's side said when it gave up.

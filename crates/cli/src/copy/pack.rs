@@ -66,13 +66,21 @@ impl Packer {
         }
     }
 
-    /// Packs `path` under `name`; without a name the content of a directory.
+    /// Packs `path` as `it/name`; without a name the content of a directory as that of `it`. Last
+    /// comes `whole`, which says that nothing is missing.
     pub(super) fn pack(mut self, path: &Path, name: Option<&OsStr>) -> Result<Done> {
         let packed = match name {
-            Some(name) => self.add(path, name.as_bytes(), 0),
-            None => self.content(path, b"", 0),
+            Some(name) => self.add(path, &[b"it/", name.as_bytes()].concat(), 0),
+            None => self.content(path, b"it/", 0),
         };
+        let whole = header(&Entry {
+            name: b"whole/".to_vec(),
+            mode: 0o700,
+            modified: 0,
+            kind: Kind::Directory,
+        });
         match packed
+            .and_then(|()| self.put(&whole))
             .and_then(|()| self.put(&[0; 2 * BLOCK_BYTES]))
             .and_then(|()| self.flush())
         {

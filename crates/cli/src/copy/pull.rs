@@ -9,7 +9,7 @@ use crate::{
     error::{Failure, Result},
     event::Ending,
     follow::{Follow, Step},
-    limits::{COPY_PIECES_MAX, COPY_WORDS_BYTES_MAX},
+    limits::{COPY_PATIENCE, COPY_PIECES_MAX, COPY_WORDS_BYTES_MAX},
 };
 
 /// Says how large it is, in KiB.
@@ -52,10 +52,9 @@ pub(super) async fn pull(
     let total = kib
         .and_then(|kib| kib.parse::<u64>().ok())
         .map(|kib| kib * 1024);
-    let running = remote.start(PACK, &[&above, inside], false).await?;
-    let received = receive(remote, &running, unpacker, Progress::new(total, quiet)).await;
-    remote.forget(&running).await?;
-    received
+    let progress = Progress::new(total, quiet);
+    let receive = async |running: &Running| receive(remote, running, unpacker, progress).await;
+    remote.beside(PACK, &[&above, inside], receive).await
 }
 
 /// The directory to unpack into, and the name that the copy gets there.
@@ -84,7 +83,12 @@ async fn receive(
     mut unpacker: Unpacker,
     mut progress: Progress,
 ) -> Result<Done> {
-    let mut follow = Follow::new(&remote.context.client, &running.session, Some(0), None);
+    let mut follow = Follow::new(
+        &remote.context.client,
+        &running.session,
+        Some(0),
+        Some(COPY_PATIENCE),
+    );
     let mut asked = Asked::new(remote, running)?;
     asked.more(COPY_PIECES_MAX).await?;
     let mut words = Vec::new();

@@ -7,11 +7,11 @@ use tokio::sync::mpsc;
 
 use super::{Done, Remote, Running, name_of, pack, progress::Progress, refused, split};
 use crate::{
-    attach::input::Sender,
+    attach::input::{Sender, random_id},
     error::{Failure, Result},
     event::Ending,
     follow::{Follow, Step},
-    limits::{COPY_WORDS_BYTES_MAX, STDIN_CHUNKS_MAX},
+    limits::{COPY_PATIENCE, COPY_WORDS_BYTES_MAX, STDIN_CHUNKS_MAX},
 };
 
 /// Says what the destination is: a directory, something else, or nothing in a directory that is.
@@ -21,8 +21,8 @@ if [ -e "$1" ] || [ -L "$1" ]; then echo other; exit; fi
 if [ -d "$2" ]; then echo nothing; exit; fi
 echo "$2: no such directory in the sandbox" >&2; exit 1"#;
 
-/// Unpacks its input.
-const UNPACK: &str = r#"cd -- "$1" && exec tar -xpof -"#;
+/// Unpacks its input beside the destination, and moves it there when it is whole.
+const UNPACK: &str = include_str!("unpack.sh");
 
 /// Copies a local file or directory to a path of the sandbox.
 pub(super) async fn push(
@@ -50,10 +50,11 @@ pub(super) async fn push(
         _ => return Err(refused(&found)),
     };
     let progress = Progress::new(Some(pack::size_of(source)), quiet);
-    let running = remote.start(UNPACK, &[directory], false).await?;
-    let sent = send(remote, &running, source, name, progress).await;
-    remote.forget(&running).await?;
-    sent
+    let stage = random_id(".outlive-cp-")?;
+    let count = if metadata.is_dir() { "many" } else { "one" };
+    let arguments = [directory, &stage, count];
+    let send = async |running: &Running| send(remote, running, source, name, progress).await;
+    remote.beside(UNPACK, &arguments, send).await
 }
 
 async fn send(
@@ -80,27 +81,33 @@ async fn send(
             }
         }
     };
-    // When packing fails the archive ends without its last blocks, which `tar` refuses.
-    let ((), sent, ended) = tokio::join!(counting, sender.forward(pieces), end(remote, running));
+    // When packing fails the archive ends without what says that it is whole.
+    let sending = async { tokio::join!(counting, sender.forward(pieces)).1 };
+    let sent = tokio::try_join!(sending, end(remote, running));
+    // Whatever failed took nothing more from the packer, which ends for that.
     let packed = packing
         .await
         .map_err(|error| Failure::new("internal", error.to_string()))?;
     let done = packed?;
-    sent?;
-    ended?;
-    Ok(done)
+    sent.map(|_| done)
 }
 
 /// Waits for the end of the sandbox's side; its last words are the reason when it fails.
 async fn end(remote: &Remote<'_>, running: &Running) -> Result<()> {
-    let mut follow = Follow::new(&remote.context.client, &running.session, Some(0), None);
+    let mut follow = Follow::new(
+        &remote.context.client,
+        &running.session,
+        Some(0),
+        Some(COPY_PATIENCE),
+    );
     let mut words = Vec::new();
     loop {
         let event = match follow.next().await? {
             Step::Deleted => return Err(Failure::new("copy_failed", "the copy was ended there")),
             Step::Event(event, _) => event,
         };
-        if let Some(bytes) = event.bytes()?
+        if event.stream.as_deref() == Some("stderr")
+            && let Some(bytes) = event.bytes()?
             && words.len() < COPY_WORDS_BYTES_MAX
         {
             words.extend(bytes);

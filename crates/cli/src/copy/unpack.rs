@@ -4,6 +4,9 @@
 //! directory from the one that was opened first, never through a symbolic link and never upward;
 //! files are made anew and never opened where something stands already; no set-user-id bit,
 //! device or owner is taken over.
+//!
+//! A file is written under a name of ours beside its place, and takes that by a rename when it is
+//! whole. So what stood there stands until then, and a file that is not whole is none.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -18,14 +21,62 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, fchmod, futimens, linkat, mkdirat,
-        open, openat, statat, symlinkat, unlinkat,
+        AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, fchmod, fsync, futimens, linkat,
+        mkdirat, open, openat, renameat, statat, symlinkat, unlinkat,
     },
     io::Errno,
 };
 
 use super::tar::{Entry, Item, Kind, Reader};
-use crate::error::{Failure, Result};
+use crate::{
+    attach::input::random_id,
+    error::{Failure, Result},
+};
+
+/// Something that has its name for the time being; gone with this, unless it got its own.
+#[derive(Debug)]
+struct Passing {
+    directory: OwnedFd,
+    now: OsString,
+    name: OsString,
+}
+
+impl Passing {
+    /// Gives it its own name, in the place of whatever has that.
+    fn settle(self) -> rustix::io::Result<()> {
+        renameat(&self.directory, &self.now, &self.directory, &self.name)
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        match unlinkat(&self.directory, &self.now, AtFlags::empty()) {
+            // It has its own name now. Otherwise nothing can be done, and the name says what it is.
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
+/// A file that is being written.
+#[derive(Debug)]
+struct Growing {
+    file: File,
+    entry: Entry,
+    place: Passing,
+    /// Whether another file is lost for it, or nothing else is copied: then it is on the disk first.
+    precious: bool,
+}
+
+impl Growing {
+    fn settle(self) -> rustix::io::Result<()> {
+        futimens(&self.file, &times(self.entry.modified))?;
+        fchmod(&self.file, Mode::from_raw_mode(self.entry.mode & 0o777))?;
+        if self.precious {
+            fsync(&self.file)?;
+        }
+        self.place.settle()
+    }
+}
 
 /// Unpacks below one directory.
 #[derive(Debug)]
@@ -36,7 +87,9 @@ pub(super) struct Unpacker {
     /// The first part of every name in the archive, and what stands for it here; none: no part.
     top: (Vec<u8>, Option<OsString>),
     reader: Reader,
-    open: Option<(File, Entry)>,
+    open: Option<Growing>,
+    /// What is not whole is called.
+    passing: OsString,
     /// Directories get their modes and times at the end, when they are full.
     directories: Vec<(Vec<OsString>, u32, u64)>,
     /// What was done.
@@ -56,6 +109,7 @@ impl Unpacker {
             top: (top.to_vec(), name),
             reader: Reader::default(),
             open: None,
+            passing: random_id(".outlive-cp-")?.into(),
             directories: Vec::new(),
             done: super::Done::default(),
         })
@@ -68,7 +122,7 @@ impl Unpacker {
             match item.map_err(|error| Failure::new("bad_archive", error.to_string()))? {
                 None => return Ok(()),
                 Some(Item::Data(data)) => {
-                    if let Some((file, entry)) = &mut self.open {
+                    if let Some(Growing { file, entry, .. }) = &mut self.open {
                         let written = file.write_all(data);
                         written.map_err(|error| failed(&self.shown, &entry.name, &error))?;
                         self.done.bytes += data.len() as u64;
@@ -85,10 +139,11 @@ impl Unpacker {
 
     /// Everything came: gives what was done.
     pub(super) fn finish(mut self) -> Result<super::Done> {
-        self.close()?;
+        // A file that is open now is not whole, and goes with the rest of this.
         if !self.reader.is_over() {
             return Err(Failure::new("bad_archive", "the archive ended too early"));
         }
+        self.close()?;
         let shown = self.shown.clone();
         for (parts, mode, modified) in std::mem::take(&mut self.directories).into_iter().rev() {
             let set = self
@@ -104,12 +159,12 @@ impl Unpacker {
     }
 
     fn close(&mut self) -> Result<()> {
-        let Some((file, entry)) = self.open.take() else {
+        let Some(file) = self.open.take() else {
             return Ok(());
         };
-        let set = futimens(&file, &times(entry.modified))
-            .and_then(|()| fchmod(&file, Mode::from_raw_mode(entry.mode & 0o777)));
-        set.map_err(|errno| failed(&self.shown, &entry.name, &errno.into()))?;
+        let name = file.entry.name.clone();
+        let settled = file.settle();
+        settled.map_err(|errno| failed(&self.shown, &name, &errno.into()))?;
         self.done.files += 1;
         Ok(())
     }
@@ -170,27 +225,41 @@ impl Unpacker {
             return Ok(());
         }
         // Whatever stands there is replaced, not written into.
-        match unlinkat(&directory, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
+        let before = match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some(FileType::from_raw_mode(stat.st_mode)),
+            Err(Errno::NOENT) => None,
             Err(errno) => return Err(errno),
+        };
+        if before == Some(FileType::Directory) {
+            return Err(Errno::ISDIR);
         }
+        let place = Passing {
+            directory,
+            now: self.passing.clone(),
+            name: name.clone(),
+        };
         match &entry.kind {
             Kind::File(_) => {
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW;
+                let flags = flags | OFlags::CLOEXEC;
                 let private = Mode::from_raw_mode(0o600);
-                let file = openat(&directory, name, flags | OFlags::CLOEXEC, private)?;
-                self.open = Some((File::from(file), entry.clone()));
+                let file = openat(&place.directory, &place.now, flags, private)?;
+                self.open = Some(Growing {
+                    file: File::from(file),
+                    entry: entry.clone(),
+                    place,
+                    precious: before.is_some() || self.directories.is_empty(),
+                });
+                return Ok(());
             }
             Kind::Symlink(target) => {
-                symlinkat(OsStr::from_bytes(target), &directory, name)?;
-                self.done.files += 1;
+                symlinkat(OsStr::from_bytes(target), &place.directory, &place.now)?;
             }
-            Kind::Hardlink(target) => {
-                self.hardlink(target, &directory, name)?;
-                self.done.files += 1;
-            }
-            Kind::Directory | Kind::Special => {}
+            Kind::Hardlink(target) => self.hardlink(target, &place.directory, &place.now)?,
+            Kind::Directory | Kind::Special => return Ok(()),
         }
+        place.settle()?;
+        self.done.files += 1;
         Ok(())
     }
 
@@ -318,6 +387,37 @@ mod tests {
             fs::read(place.path().join("here/again")).unwrap().len(),
             700
         );
+    }
+
+    // What was there is good until what comes is: a copy that broke off had left a stump of it.
+    #[test]
+    fn a_file_that_is_not_whole_is_none() {
+        let place = tempfile::tempdir().unwrap();
+        let names = || {
+            let names = fs::read_dir(place.path()).unwrap();
+            names.map(|it| it.unwrap().file_name()).collect::<Vec<_>>()
+        };
+        let file = place.path().join("here");
+        fs::write(&file, "good").unwrap();
+        let mut unpacker = Unpacker::new(place.path(), b"top", Some("here".into())).unwrap();
+        unpacker
+            .push(&header(&entry("top", Kind::File(700))))
+            .unwrap();
+        unpacker.push(&[b'x'; 600]).unwrap();
+        assert_eq!(names().len(), 2);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "good");
+        unpacker.finish().unwrap_err();
+        assert_eq!(names(), ["here"]);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "good");
+        // The same file twice, and a link to what it already is.
+        let again = [
+            entry("top", Kind::File(700)),
+            entry("top", Kind::Hardlink(b"top".to_vec())),
+            entry("top", Kind::File(700)),
+        ];
+        unpack(place.path(), &again).unwrap();
+        assert_eq!(names(), ["here"]);
+        assert_eq!(fs::read(&file).unwrap().len(), 700);
     }
 
     #[test]

@@ -3,10 +3,18 @@
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
-    path::Path,
+    path::{Path, PathBuf},
+    time::Duration,
 };
 
-use crate::{real::Server, support::Done};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tokio::process::Child;
+
+use crate::{
+    real::Server,
+    support::{Done, Fake, Outlive, PATIENCE, Reply, finish},
+};
 
 impl Server {
     async fn copy(&self, source: &str, destination: &str) -> Done {
@@ -158,5 +166,154 @@ async fn what_cannot_be_copied_is_said() {
         assert_ne!(done.code(), 0, "{source} {destination}");
         assert!(done.stderr.contains(words), "{words}: {}", done.stderr);
     }
+    server.end().await;
+}
+
+/// So much that a copy is in its midst for as long as a test wants; it takes no room.
+fn endless(at: &Path) {
+    fs::File::create(at).unwrap().set_len(1 << 40).unwrap();
+}
+
+/// The processes that work in a directory.
+fn workers(place: &Path) -> Vec<Pid> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let there = processes.filter(|process| {
+        fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(place))
+    });
+    there
+        .filter_map(|process| Pid::from_raw(process.file_name().to_str()?.parse().ok()?))
+        .collect()
+}
+
+async fn until(words: &str, mut holds: impl FnMut() -> bool) {
+    let met = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let met = tokio::time::timeout(PATIENCE, met).await;
+    met.unwrap_or_else(|_| panic!("never: {words}"));
+}
+
+/// What there is in a directory, apart from `target`.
+fn beside(target: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(target.parent().unwrap()).unwrap().flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(|path| path != target).collect()
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+// Ctrl-C in the midst of a copy left a stump under the final name, whatever had been there, and the
+// processes of the copy in the sandbox.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_breaks_off_leaves_what_was_there() {
+    let server = Server::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let place = fs::canonicalize(folder.path()).unwrap();
+    let (from, to) = (place.join("from"), place.join("to"));
+    let (source, target) = (from.join("file"), to.join("file"));
+    fs::create_dir(&from).unwrap();
+    fs::create_dir(&to).unwrap();
+    endless(&source);
+    fs::write(&target, "good").unwrap();
+    let (inward, outward) = (
+        [source.to_str().unwrap().to_owned(), server.at(&target)],
+        [server.at(&source), target.to_str().unwrap().to_owned()],
+    );
+    for [one, other] in [&inward, &outward] {
+        let args = ["sandbox", "cp", one.as_str(), other.as_str()];
+        let child = server.outlive.command(args).spawn().unwrap();
+        until("the copy has begun", || {
+            !beside(&target).is_empty() && !workers(&place).is_empty()
+        })
+        .await;
+        signal(&child, Signal::INT);
+        let done = finish(child).await.expect(130);
+        assert!(done.stderr.contains("was broken off"), "{done:?}");
+        assert_eq!(fs::read_to_string(&target).unwrap(), "good");
+        assert_eq!(beside(&target), Vec::<PathBuf>::new());
+        assert_eq!(workers(&place), []);
+    }
+    // A client that is killed can't tell. Its sandbox's side is told for it, later.
+    let args = ["sandbox", "cp", inward[0].as_str(), inward[1].as_str()];
+    let mut child = server.outlive.command(args).spawn().unwrap();
+    until("the copy has begun", || !beside(&target).is_empty()).await;
+    child.kill().await.unwrap();
+    for pid in workers(&place) {
+        match kill_process(pid, Signal::TERM) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(errno) => panic!("{errno}"),
+        }
+    }
+    until("they are gone", || workers(&place).is_empty()).await;
+    assert_eq!(beside(&target), Vec::<PathBuf>::new());
+    assert_eq!(fs::read_to_string(&target).unwrap(), "good");
+    server.end().await;
+}
+
+// Whoever is killed says nothing any more, so a copy in a sandbox ends when it hears nothing.
+#[tokio::test]
+async fn a_copy_in_a_sandbox_does_not_wait_for_ever() {
+    let fake = Fake::start(|request, _| match request.method.as_str() {
+        "DELETE" => Reply::ok(200, json!({"deleted": true})),
+        "POST" if request.json()["wait_until_done"] == true => Reply::ok(
+            201,
+            json!({"id": "ctx-1", "exit_code": 0, "stdout": "nothing\n"}),
+        ),
+        _ => Reply::error(400, "create_failed", "no", json!({})),
+    })
+    .await;
+    let outlive = Outlive::new(&fake.url);
+    let file = outlive.home().join("file");
+    fs::write(&file, "x").unwrap();
+    let args = ["sandbox", "cp", file.to_str().unwrap(), "sbx-1:/file"];
+    outlive.args(args).await.expect(1);
+    let asked = fake.seen().pop().unwrap().json();
+    assert!(
+        asked["idle_timeout_sec"].as_u64().is_some_and(|it| it > 0),
+        "{asked}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_fills_one_that_is_there() {
+    let server = Server::start().await;
+    let place = tempfile::tempdir().unwrap();
+    let (here, there) = (place.path().join("here"), place.path().join("there"));
+    tree(&here);
+    // Some of it is there, some is there as something else, and some is only there.
+    let old = there.join("here");
+    fs::create_dir_all(old.join("inner/empty/of")).unwrap();
+    fs::write(old.join("script"), "old").unwrap();
+    fs::write(old.join("other"), "other").unwrap();
+    symlink(&there, old.join("inner/plain")).unwrap();
+    fs::write(old.join("link"), "no link").unwrap();
+    let there_too = server.at(&there);
+    server
+        .copy(here.to_str().unwrap(), &there_too)
+        .await
+        .expect(0);
+    same(&here, &old);
+    assert_eq!(fs::read_to_string(old.join("other")).unwrap(), "other");
+    assert!(old.join("inner/empty/of").is_dir());
+    assert_eq!(beside(&old), Vec::<PathBuf>::new());
+    let modified = |at: &Path| fs::metadata(at.join("inner")).unwrap().modified().unwrap();
+    let whole = |at: &Path| {
+        modified(at)
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_secs()
+    };
+    assert_eq!(whole(&here), whole(&old));
+    // A directory is never lost for a file.
+    let file = place.path().join("inner");
+    fs::write(&file, "x").unwrap();
+    let done = server.copy(file.to_str().unwrap(), &server.at(&old)).await;
+    assert!(done.expect(1).stderr.contains("is in the way"));
+    assert!(old.join("inner/empty/of").is_dir());
     server.end().await;
 }
