@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
-from outlive_testing.api import Api
+from outlive_testing.api import Api, Failure, Sandbox
 from outlive_testing.clients import Follower
 from outlive_testing.lines import EXIT_CODE, Check, command
 from outlive_testing.server import Server, wait_until
 
 DISK_BYTES = 64 << 20
+RESERVE_BYTES = 8 << 20
 
 
 @pytest.fixture
@@ -54,3 +56,106 @@ def test_a_full_disk_blocks_and_loses_nothing(small_disk):
         arrived.finish()
         assert sandbox.sh("echo room").wait_exit()["exit_code"] == 0
         sandbox.delete()
+
+
+def fill(sandbox: Sandbox) -> None:
+    assert sandbox.sh("cat /dev/zero > /big").wait_exit()["exit_code"] == 1
+
+
+def take_the_rest(file: Path) -> None:
+    """Leaves no byte of the disk."""
+    with open(file, "ab", buffering=0) as ballast:
+        for size in (1 << 20, 4096):
+            try:
+                while ballast.write(b"\0" * size) == size:
+                    pass
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+    assert free_bytes(file.parent) == 0
+
+
+def wait_reserve(folder: Path) -> None:
+    reserve = folder / "reserve"
+    wait_until(lambda: reserve.stat().st_blocks * 512 >= RESERVE_BYTES, 30, "a whole reserve")
+
+
+def refused(call, folder: Path) -> None:
+    with pytest.raises(Failure) as full:
+        call()
+    assert (full.value.status, full.value.code) == (507, "disk_full")
+    assert str(folder) in full.value.error["message"]
+
+
+@pytest.mark.timeout(180)
+def test_a_sandbox_that_filled_the_disk_is_deleted_and_all_is_well_again(small_disk):
+    with Server(data=small_disk) as server:
+        api = Api(server)
+        culprit, other = api.sandbox(), api.sandbox()
+        wait_reserve(small_disk)
+        fill(culprit)
+        take_the_rest(small_disk / "ballast")
+        assert api.bare("GET", "/readyz") == {"status": "ready", "disk_full": True}
+        # What takes space is refused, what takes none works.
+        refused(api.sandbox, small_disk)
+        refused(other.fork, small_disk)
+        refused(lambda: api.call("POST", f"{other.path}/snapshots", {}), small_disk)
+        other.suspend()
+        other.wake()
+        other.pause()
+        refused(other.resume, small_disk)
+        take_the_rest(small_disk / "ballast")
+        culprit.delete()
+        (small_disk / "ballast").unlink()
+        wait_reserve(small_disk)
+        assert api.bare("GET", "/readyz") == {"status": "ready"}
+        other.resume()
+        assert other.sh("echo room").wait_exit()["exit_code"] == 0
+        api.sandbox().delete()
+        other.delete()
+
+
+@pytest.mark.timeout(180)
+def test_a_sandbox_that_takes_every_byte_that_is_freed_is_deleted(small_disk):
+    with Server(data=small_disk) as server:
+        api = Api(server)
+        culprit, other = api.sandbox(), api.sandbox()
+        wait_reserve(small_disk)
+        culprit.sh("while :; do cat /dev/zero >> /big; done 2> /dev/null")
+        wait_until(lambda: free_bytes(small_disk) == 0, 60, "a full disk")
+        for ttl in range(3600, 3650):
+            api.call("PUT", other.path, {"config": {"ttl": ttl}})
+        culprit.delete()
+        wait_reserve(small_disk)
+        assert other.sh("echo room").wait_exit()["exit_code"] == 0
+        other.delete()
+
+
+@pytest.mark.timeout(180)
+def test_a_server_starts_on_a_full_disk_time_and_again(small_disk):
+    with Server(data=small_disk) as server:
+        culprit = Api(server).sandbox()
+        wait_reserve(small_disk)
+        fill(culprit)
+        for end in (server.terminate, server.kill, server.terminate):
+            take_the_rest(small_disk / "ballast")
+            end()
+            take_the_rest(small_disk / "ballast")
+            server.start()
+        assert "the disk of the data folder is full" in server.log_text()
+        take_the_rest(small_disk / "ballast")
+        Sandbox(Api(server), culprit.id).delete()
+        assert free_bytes(small_disk) > 0
+        (small_disk / "ballast").unlink()
+        wait_reserve(small_disk)
+        Api(server).sandbox().delete()
+
+
+@pytest.mark.timeout(180)
+def test_a_first_start_without_room_for_a_reserve_makes_it_later(small_disk):
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"\0" * (DISK_BYTES - (3 << 20)))
+    with Server(data=small_disk) as server:
+        refused(Api(server).sandbox, small_disk)
+        ballast.unlink()
+        wait_reserve(small_disk)
+        Api(server).sandbox().delete()

@@ -182,7 +182,7 @@ codes! {
     SandboxResumeFailed = "sandbox_resume_failed", 503;
     /// The sandbox could not be started, in the named dialect.
     SandboxFailed = "sandbox_failed", 503;
-    /// The sandbox stands still because its disk is full.
+    /// The sandbox stands still because its disk is full, or the server's disk has no room.
     DiskFull = "disk_full", 507;
 }
 

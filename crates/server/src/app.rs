@@ -114,6 +114,9 @@ async fn healthz(State(engine): State<Engine>) -> impl IntoResponse {
 
 async fn readyz(State(engine): State<Engine>) -> axum::response::Response {
     match engine.check().await {
+        Ok(()) if engine.is_disk_full() => {
+            Json(serde_json::json!({ "status": "ready", "disk_full": true })).into_response()
+        }
         Ok(()) => Json(serde_json::json!({ "status": "ready" })).into_response(),
         Err(error) => {
             tracing::error!(%error, "the store failed");

@@ -27,6 +27,7 @@ use crate::{
     images::{ImagesDir, Library},
     keys::Keys,
     rate::Rates,
+    reserve::Reserve,
     runtime::fake::{FakeHost, FakeRuntime},
     sandboxes::Engine,
     store::{Owner, Store, sqlite::SqliteStore},
@@ -78,6 +79,7 @@ impl House {
                 sandboxes_max: 100,
                 ..TenantLimits::default()
             },
+            Arc::new(Reserve::none()),
         );
         let auth = Arc::new(Auth::new(
             Arc::clone(&store),

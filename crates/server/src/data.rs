@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/lock         held by the server that uses the directory
 //! DIR/outlive.db   the store
+//! DIR/reserve      space for a full disk (see [`crate::reserve`])
 //! DIR/sandboxes/   one directory a sandbox
 //! DIR/snapshots/   one directory a snapshot
 //! DIR/images/      layers of root file systems (see [`crate::images`])
@@ -12,12 +13,15 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
-    io::{self, Write},
+    io::{self, Seek as _, Write as _},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use rustix::fs::{FlockOperation, flock};
+
+use crate::reserve::Reserve;
 
 /// The directory can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +54,7 @@ fn by(pid: Option<u32>) -> String {
 pub(crate) struct DataDir {
     path: PathBuf,
     _lock: File,
+    reserve: Arc<Reserve>,
 }
 
 impl DataDir {
@@ -80,9 +85,15 @@ impl DataDir {
             }
             Err(error) => return Err(at(&lock_path, error.into())),
         }
-        lock.set_len(0)
-            .and_then(|()| writeln!(lock, "{}", std::process::id()))
-            .map_err(|source| at(&lock_path, source))?;
+        let reserve = Arc::new(Reserve::keep(&path));
+        // The store's log and index come before its first write.
+        reserve.make_room();
+        let noted = reserve.insist(|| {
+            lock.set_len(0)?;
+            lock.rewind()?;
+            writeln!(lock, "{}", std::process::id())
+        });
+        noted.map_err(|source| at(&lock_path, source))?;
         let sandboxes = path.join("sandboxes");
         DirBuilder::new()
             .recursive(true)
@@ -95,7 +106,11 @@ impl DataDir {
             .mode(0o700)
             .create(&snapshots)
             .map_err(|source| at(&snapshots, source))?;
-        let this = Self { path, _lock: lock };
+        let this = Self {
+            path,
+            _lock: lock,
+            reserve,
+        };
         // A stale address must not be taken for ours.
         this.remove("endpoint")?;
         Ok(this)
@@ -104,6 +119,11 @@ impl DataDir {
     /// Where it is, absolute.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Space for a full disk.
+    pub(crate) const fn reserve(&self) -> &Arc<Reserve> {
+        &self.reserve
     }
 
     /// The operator's key, if one was written.
@@ -148,16 +168,20 @@ impl DataDir {
     fn replace(&self, name: &str, text: &str) -> Result<(), DataError> {
         let path = self.path.join(name);
         let draft = self.path.join(format!(".{name}.new"));
-        self.remove(&format!(".{name}.new"))?;
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&draft)
-            .map_err(|source| at(&draft, source))?;
-        writeln!(file, "{text}")
-            .and_then(|()| fs::rename(&draft, &path))
-            .map_err(|source| at(&path, source))
+        let replaced = self.reserve.insist(|| {
+            match fs::remove_file(&draft) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&draft)?;
+            writeln!(file, "{text}")?;
+            fs::rename(&draft, &path)
+        });
+        replaced.map_err(|source| at(&path, source))
     }
 }
 

@@ -125,5 +125,8 @@ fn shown(key: KeyRecord) -> Key {
 
 fn store_failed(error: &StoreError) -> ApiError {
     tracing::error!(%error, "the store failed");
+    if let StoreError::Full(full) = error {
+        return ApiError::new(ErrorCode::DiskFull, full.to_string());
+    }
     ApiError::new(ErrorCode::InternalError, "the server's store failed")
 }

@@ -28,6 +28,7 @@ mod listen;
 pub mod metrics;
 pub mod openapi;
 mod rate;
+mod reserve;
 mod runtime;
 mod sandboxes;
 pub mod serve;

@@ -139,6 +139,24 @@ pub(crate) const DISK_ENTRIES_MIN: u64 = 65_536;
 /// Smallest limit of a disk, in bytes: a sandbox has some files of its own.
 pub(crate) const DISK_BYTES_MIN: u64 = 1 << 20;
 
+/// Length of the database's log, bytes: SQLite moves it into the database after 1000 pages of
+/// 4 KiB, and a transaction of ours has a few.
+pub(crate) const LOG_BYTES_USUAL: u64 = 5 << 20;
+
+/// Of the data folder's disk, kept for what frees space, bytes. One deletion takes two rows of
+/// the database, and its log is moved into it at 4 MiB: this is twice as much.
+pub(crate) const RESERVE_BYTES: u64 = 8 << 20;
+
+/// So much of it is given up at a time, bytes: hundreds of rows.
+pub(crate) const RESERVE_STEP_BYTES: u64 = 1 << 20;
+
+/// With less room on the data folder's disk, bytes, nothing is begun that takes space: more than
+/// one step, so that a step that was given up isn't taken for room.
+pub(crate) const DISK_FREE_MIN: u64 = 4 << 20;
+
+/// How often it is looked whether there is room for what was given up.
+pub(crate) const RESERVE_LOOK_EVERY: Duration = Duration::from_secs(5);
+
 /// How long it may take to change what a sandbox reaches.
 pub(crate) const EGRESS_MAX: Duration = Duration::from_secs(15);
 

@@ -107,7 +107,9 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
         return Err(ServeError::Agent(format!("{} is no file", agent.display())));
     }
     let data = DataDir::open(&config.data)?;
-    let sqlite = Arc::new(SqliteStore::open(&data.path().join("outlive.db")).await?);
+    let reserve = data.reserve();
+    let sqlite = SqliteStore::open(&data.path().join("outlive.db")).await?;
+    let sqlite = Arc::new(sqlite.with_reserve(Arc::clone(reserve)));
     let store: Arc<dyn Store> = Arc::<SqliteStore>::clone(&sqlite);
     let places = Places::new(data.path());
     let images = Arc::new(ImagesDir::open(data.path()).map_err(|error| unusable(&error))?);
@@ -127,6 +129,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
         tasks.clone(),
         stop.clone(),
         config.tenant,
+        Arc::clone(reserve),
     );
     let found = engine.take_up().await?;
     let listener = listen(config.listen).await?;
@@ -143,6 +146,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     );
     let upgrades = Upgrades::new(engine.clone(), agent);
     tasks.spawn(disk::watch(engine.clone()));
+    tasks.spawn(Arc::clone(reserve).watch(stop.clone()));
     let app = app(
         engine,
         Arc::clone(&auth),

@@ -205,7 +205,7 @@ pub enum CallError {
         /// Of what.
         message: String,
     },
-    /// The sandbox stands still because its disk is full.
+    /// The sandbox stands still because its disk is full, or the server's disk has no room.
     #[error("{message}")]
     DiskFull {
         /// What to do.

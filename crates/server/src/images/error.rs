@@ -127,6 +127,12 @@ impl ImageError {
             Self::Registry { passing: true, .. } | Self::Busy(_) | Self::Cancelled => {
                 ErrorCode::Unavailable
             }
+            Self::Store(StoreError::Full(_)) => ErrorCode::DiskFull,
+            Self::Layer(LayerError::File { source, .. })
+                if source.kind() == io::ErrorKind::StorageFull =>
+            {
+                ErrorCode::DiskFull
+            }
             Self::Layer(_) | Self::Store(_) | Self::Failed(_) => ErrorCode::InternalError,
         }
     }

@@ -387,7 +387,7 @@ pub(super) fn healthz() {}
     operation_id = "getReady",
     tag = "server",
     responses(
-        (status = 200, description = "It can"),
+        (status = 200, description = "It can; `disk_full` when nothing that takes space can be done"),
         (status = "default", description = "An error", body = ErrorEnvelope),
     ),
     security(()),

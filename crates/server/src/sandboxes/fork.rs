@@ -69,6 +69,7 @@ impl Engine {
         change: ConfigChange,
         progress: Progress,
     ) -> Result<Arc<Sandbox>, CallError> {
+        self.shared.reserve.admit()?;
         let parent = source.record();
         let mut config = parent.config.clone();
         (config.ttl, config.hard_ttl) = (None, None);
@@ -103,6 +104,7 @@ impl Engine {
         progress: Progress,
     ) -> Result<Arc<Sandbox>, CallError> {
         self.admit(&new.config)?;
+        self.shared.reserve.admit()?;
         let child = self.insert_unfinished(new).await?;
         let copied = self.copy_snapshot(snapshot, &child, &progress).await;
         let state = State::create(clock::now(), &child.config.policy());
@@ -130,7 +132,8 @@ impl Engine {
             slot: child.slot,
         };
         let copied = self.shared.runtime.copy(from, to, progress).await;
-        progress.send_replace(copied.map_err(|error| failed(&error))?);
+        let copied = copied.map_err(|error| self.shared.reserve.blame(failed(&error)))?;
+        progress.send_replace(copied);
         Ok(())
     }
 
@@ -167,7 +170,7 @@ impl Engine {
 
     pub(super) async fn provision(&self, whose: Whose<'_>) -> Result<(), CallError> {
         let provisioned = self.shared.runtime.provision(whose).await;
-        provisioned.map_err(|error| failed(&error))
+        provisioned.map_err(|error| self.shared.reserve.blame(failed(&error)))
     }
 }
 

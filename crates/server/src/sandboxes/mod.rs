@@ -39,6 +39,7 @@ use crate::{
     clock,
     config::TenantLimits,
     limits::{IDS_TRIED_MAX, SANDBOX_MAILBOX_MAX},
+    reserve::Reserve,
     runtime::{Capabilities, Places, Runtime},
     sessions::{Answer, CallError, Caller, Census, SandboxHandle, Sandboxes},
     store::{
@@ -60,6 +61,8 @@ pub(crate) struct Shared {
     /// The server is going; sandboxes stay.
     pub(crate) stop: CancellationToken,
     pub(crate) tenant: TenantLimits,
+    /// Space for a full disk.
+    pub(crate) reserve: Arc<Reserve>,
     /// Who uses snapshots.
     uses: Arc<Uses>,
     /// A snapshot was made: the next that expires may be another.
@@ -96,6 +99,7 @@ impl Engine {
         tasks: TaskTracker,
         stop: CancellationToken,
         tenant: TenantLimits,
+        reserve: Arc<Reserve>,
     ) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -105,6 +109,7 @@ impl Engine {
                 tasks,
                 stop,
                 tenant,
+                reserve,
                 uses: Arc::default(),
                 expiry_moved: Notify::new(),
                 tidying: TaskTracker::new(),
@@ -146,6 +151,7 @@ impl Engine {
     /// Makes a sandbox; returns once its supervisor answers.
     pub(crate) async fn create(&self, new: NewSandbox) -> Result<Arc<Sandbox>, CallError> {
         self.admit(&new.config)?;
+        self.shared.reserve.admit()?;
         let state = State::create(clock::now(), &new.config.policy());
         let record = self.insert(new, state).await?;
         let (reply, answer) = oneshot::channel();
@@ -308,6 +314,11 @@ impl Engine {
         self.shared.runtime.capabilities()
     }
 
+    /// Whether the disk of the data folder is full.
+    pub(crate) fn is_disk_full(&self) -> bool {
+        self.shared.reserve.is_full()
+    }
+
     /// Fails when the store can't be used.
     pub(crate) async fn check(&self) -> Result<(), StoreError> {
         self.shared.store.check().await
@@ -376,8 +387,13 @@ fn random() -> Result<u64, CallError> {
 
 fn store_failed(error: &StoreError) -> CallError {
     tracing::error!(%error, "the store failed");
-    CallError::Failed {
-        message: "the server's store failed".to_owned(),
+    match error {
+        StoreError::Full(full) => CallError::DiskFull {
+            message: full.to_string(),
+        },
+        _ => CallError::Failed {
+            message: "the server's store failed".to_owned(),
+        },
     }
 }
 

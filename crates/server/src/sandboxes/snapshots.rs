@@ -199,6 +199,7 @@ impl Engine {
         snapshot: SnapshotUse,
         progress: Progress,
     ) -> Result<(), CallError> {
+        self.shared.reserve.admit()?;
         let record = sandbox.record();
         let (own, below) = (record.config.image.as_ref(), snapshot.record.image.as_ref());
         if own.map(|image| &image.layers) != below.map(|image| &image.layers) {
@@ -241,6 +242,7 @@ impl Engine {
         new: NewSnapshot,
         progress: Progress,
     ) -> Result<SnapshotRecord, CallError> {
+        self.shared.reserve.admit()?;
         let mut record = self.insert_snapshot(&source.record(), new).await?;
         let seen = progress.subscribe();
         let to = CopyTo {
@@ -325,6 +327,7 @@ impl Engine {
 
     /// Nobody sees it from the first step on, and the record goes last.
     async fn remove_snapshot(&self, mut record: SnapshotRecord) -> Result<(), CallError> {
+        self.shared.reserve.make_room();
         record.state = SnapshotState::Deleting;
         let stored = self.shared.store.update_snapshot(&record).await;
         stored.map_err(|error| store_failed(&error))?;
@@ -335,7 +338,9 @@ impl Engine {
             .await;
         deleted.map_err(|error| failed(&error))?;
         let removed = self.shared.store.remove_snapshot(&record.id).await;
-        removed.map_err(|error| store_failed(&error))
+        removed.map_err(|error| store_failed(&error))?;
+        self.shared.reserve.refill();
+        Ok(())
     }
 
     /// Removes what a server before was making or removing.

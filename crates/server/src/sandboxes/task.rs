@@ -20,7 +20,7 @@ mod perform;
 use std::sync::Arc;
 
 use outlive_core::{
-    sandbox::{Decision, Desired, Effect, Input, Refusal, ReleaseWhy, Then},
+    sandbox::{Decision, Desired, Effect, Input, Observed, Refusal, ReleaseWhy, Then},
     time::Timestamp,
 };
 use tokio::{
@@ -142,6 +142,9 @@ impl Task {
 
     async fn carry_out(&mut self, command: Command) {
         let (input, reply) = match command {
+            Command::Wake(reply) | Command::Resume(reply) if self.lacks_room_to_start() => {
+                return answer(reply, Err(self.shared.reserve.full().into()));
+            }
             Command::Wake(reply) => (Input::Wake, reply),
             Command::Resume(reply) => (Input::Resume, reply),
             Command::Suspend(reply) => (Input::Suspend, reply),
@@ -172,6 +175,15 @@ impl Task {
         answer(reply, result);
     }
 
+    /// A runtime that is started takes space, one that goes on does not.
+    fn lacks_room_to_start(&self) -> bool {
+        let at_rest = matches!(
+            self.record.state.observed,
+            Observed::Released | Observed::Failed
+        );
+        at_rest && self.shared.reserve.is_full()
+    }
+
     /// The start of a new sandbox; one that can't be started leaves no trace.
     async fn first_start(&mut self, reply: Reply) {
         let started = self.carry_on(Effect::Start).await;
@@ -187,6 +199,9 @@ impl Task {
 
     /// Decides an input and everything that follows from it.
     async fn feed(&mut self, input: &Input) -> Result<(), CallError> {
+        if matches!(input, Input::Delete | Input::Release(_) | Input::Suspend) {
+            self.shared.reserve.make_room();
+        }
         for _ in 0..PUT_OFF_MAX {
             let decision = self.decide(input)?;
             let then = decision.then;

@@ -33,6 +33,7 @@ use super::{
 use crate::{
     clock,
     config::TenantLimits,
+    reserve::Reserve,
     runtime::{
         Progress, Whose,
         fake::{FakeHost, FakeRuntime},
@@ -81,6 +82,7 @@ impl Server {
                 snapshots_max: 3,
                 ..TenantLimits::default()
             },
+            Arc::new(Reserve::none()),
         );
         runtime.block_on(engine.take_up()).unwrap();
         Self {

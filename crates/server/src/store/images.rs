@@ -74,24 +74,27 @@ pub(crate) trait ImageStore: std::fmt::Debug + Send + Sync {
 impl ImageStore for SqliteStore {
     fn put_image<'a>(&'a self, image: &'a ImageRecord) -> StoreFuture<'a, ()> {
         Box::pin(async move {
-            let details = Details {
-                layers: image.layers.clone(),
-                settings: image.settings.clone(),
-                counts: image.counts,
-                source: image.source.clone(),
-            };
-            sqlx::query(
-                "INSERT INTO images (name, digest, details, created_at) VALUES (?, ?, ?, ?) \
+            let put = async {
+                let details = Details {
+                    layers: image.layers.clone(),
+                    settings: image.settings.clone(),
+                    counts: image.counts,
+                    source: image.source.clone(),
+                };
+                sqlx::query(
+                    "INSERT INTO images (name, digest, details, created_at) VALUES (?, ?, ?, ?) \
                  ON CONFLICT (name) DO UPDATE SET digest = excluded.digest, \
                  details = excluded.details, created_at = excluded.created_at",
-            )
-            .bind(&image.name)
-            .bind(image.digest.to_string())
-            .bind(serde_json::to_string(&details)?)
-            .bind(image.created_at.unix_nanos())
-            .execute(self.pool())
-            .await?;
-            Ok(())
+                )
+                .bind(&image.name)
+                .bind(image.digest.to_string())
+                .bind(serde_json::to_string(&details)?)
+                .bind(image.created_at.unix_nanos())
+                .execute(self.pool())
+                .await?;
+                Ok(())
+            };
+            put.await.map_err(|error| self.named(error))
         })
     }
 
@@ -118,13 +121,13 @@ impl ImageStore for SqliteStore {
     }
 
     fn remove_image<'a>(&'a self, name: &'a str) -> StoreFuture<'a, ()> {
-        Box::pin(async move {
+        Box::pin(self.insist(move || async move {
             sqlx::query("DELETE FROM images WHERE name = ?")
                 .bind(name)
                 .execute(self.pool())
                 .await?;
             Ok(())
-        })
+        }))
     }
 }
 

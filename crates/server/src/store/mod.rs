@@ -14,7 +14,7 @@ pub(crate) mod sqlite;
 #[cfg(test)]
 mod suite;
 
-use std::fmt;
+use std::{fmt, io};
 
 use futures_util::future::BoxFuture;
 use outlive_api::{keys::Role, launch::IsolationTier};
@@ -28,7 +28,10 @@ pub(crate) use self::{
     images::{ImageRecord, ImageStore, ImageUser},
     snapshots::{SnapshotInserted, SnapshotRecord, SnapshotState, SnapshotStore},
 };
-use crate::sandboxes::config::SandboxConfig;
+use crate::{reserve::Full, sandboxes::config::SandboxConfig};
+
+/// What SQLite calls a full disk: of a file, and of the index of its log.
+const SQLITE_FULL: [&str; 2] = ["13", "4874"];
 
 /// The answer of a store.
 pub(crate) type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
@@ -39,6 +42,9 @@ pub(crate) enum StoreError {
     /// The database refused or is gone.
     #[error("the database failed: {0}")]
     Database(#[from] sqlx::Error),
+    /// There is no room for it.
+    #[error(transparent)]
+    Full(#[from] Full),
     /// Its tables could not be made or are of a newer build.
     #[error("the database's tables don't fit this build: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
@@ -53,6 +59,19 @@ pub(crate) enum StoreError {
         /// The column.
         column: &'static str,
     },
+}
+
+impl StoreError {
+    /// Whether the disk had no room for what was to be written.
+    fn is_full(&self) -> bool {
+        match self {
+            Self::Database(sqlx::Error::Io(error)) => error.kind() == io::ErrorKind::StorageFull,
+            Self::Database(sqlx::Error::Database(error)) => error
+                .code()
+                .is_some_and(|code| SQLITE_FULL.contains(&&*code)),
+            _ => false,
+        }
+    }
 }
 
 /// A tenant.

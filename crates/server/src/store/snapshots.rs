@@ -180,11 +180,14 @@ impl SnapshotStore for SqliteStore {
         record: &'a SnapshotRecord,
         owned_max: u32,
     ) -> StoreFuture<'a, SnapshotInserted> {
-        Box::pin(self.take_in(record, owned_max))
+        Box::pin(async move {
+            let inserted = self.take_in(record, owned_max).await;
+            inserted.map_err(|error| self.named(error))
+        })
     }
 
     fn update_snapshot<'a>(&'a self, record: &'a SnapshotRecord) -> StoreFuture<'a, ()> {
-        Box::pin(async move {
+        Box::pin(self.insist(move || async move {
             sqlx::query("UPDATE snapshots SET state = ?, files = ?, bytes = ? WHERE id = ?")
                 .bind(record.state.word())
                 .bind(number(record.files))
@@ -193,17 +196,17 @@ impl SnapshotStore for SqliteStore {
                 .execute(self.pool())
                 .await?;
             Ok(())
-        })
+        }))
     }
 
     fn remove_snapshot<'a>(&'a self, id: &'a SnapshotId) -> StoreFuture<'a, ()> {
-        Box::pin(async move {
+        Box::pin(self.insist(move || async move {
             sqlx::query("DELETE FROM snapshots WHERE id = ?")
                 .bind(id.as_str())
                 .execute(self.pool())
                 .await?;
             Ok(())
-        })
+        }))
     }
 
     fn snapshot<'a>(&'a self, id: &'a SnapshotId) -> StoreFuture<'a, Option<SnapshotRecord>> {

@@ -19,6 +19,7 @@ use std::{
     io,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 
@@ -42,6 +43,7 @@ use super::{
     Inserted, KeyHash, KeyRecord, Owner, SandboxFilter, SandboxPage, SandboxRecord, Store,
     StoreError, StoreFuture, role_word,
 };
+use crate::reserve::Reserve;
 
 const CONNECTIONS_MAX: u32 = 4;
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -56,6 +58,8 @@ pub(crate) struct SqliteStore {
     /// The one connection that writes sandboxes.
     sandboxes: SqlitePool,
     log: Log,
+    /// For what must be written on a full disk, too.
+    reserve: Option<Arc<Reserve>>,
 }
 
 impl SqliteStore {
@@ -76,7 +80,42 @@ impl SqliteStore {
             pool,
             sandboxes: connections(1, options.synchronous(SqliteSynchronous::Normal)).await?,
             log: Log::of(path),
+            reserve: None,
         })
+    }
+
+    /// With room for what frees space on a full disk.
+    pub(crate) fn with_reserve(mut self, reserve: Arc<Reserve>) -> Self {
+        if reserve.admit().is_ok()
+            && let Err(error) = self.log.take_blocks()
+        {
+            tracing::debug!(%error, "the store's log grows as it is written");
+        }
+        self.reserve = Some(reserve);
+        self
+    }
+
+    /// Writes what frees space: on a full disk again, with what the reserve gives, as long as it
+    /// gives any.
+    pub(super) async fn insist<T, F>(&self, write: impl Fn() -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        loop {
+            match write().await {
+                Err(error)
+                    if error.is_full() && self.reserve.as_ref().is_some_and(|it| it.give_up()) => {}
+                done => return done.map_err(|error| self.named(error)),
+            }
+        }
+    }
+
+    /// An error that says which disk is full.
+    pub(super) fn named(&self, error: StoreError) -> StoreError {
+        match &self.reserve {
+            Some(reserve) if error.is_full() => reserve.full().into(),
+            _ => error,
+        }
     }
 
     /// For the other parts of the store.
@@ -219,25 +258,28 @@ impl Store for SqliteStore {
         record: &'a SandboxRecord,
         owned_max: u32,
     ) -> StoreFuture<'a, Inserted> {
-        Box::pin(self.insert(record, owned_max))
+        Box::pin(async move {
+            let inserted = self.insert(record, owned_max).await;
+            inserted.map_err(|error| self.named(error))
+        })
     }
 
     fn note_sandbox<'a>(&'a self, record: &'a SandboxRecord) -> StoreFuture<'a, ()> {
-        Box::pin(self.note(record))
+        Box::pin(self.insist(|| self.note(record)))
     }
 
     fn sync_sandboxes(&self) -> StoreFuture<'_, ()> {
-        Box::pin(self.sync())
+        Box::pin(self.insist(|| self.sync()))
     }
 
     fn remove_sandbox<'a>(&'a self, id: &'a SandboxId) -> StoreFuture<'a, ()> {
-        Box::pin(async move {
+        Box::pin(self.insist(move || async move {
             sqlx::query("DELETE FROM sandboxes WHERE id = ?")
                 .bind(id.as_str())
                 .execute(&self.sandboxes)
                 .await?;
             self.sync().await
-        })
+        }))
     }
 
     fn all_sandboxes(&self) -> StoreFuture<'_, Vec<SandboxRecord>> {
@@ -262,7 +304,10 @@ impl Store for SqliteStore {
     }
 
     fn insert_key<'a>(&'a self, key: &'a KeyRecord) -> StoreFuture<'a, ()> {
-        Box::pin(self.put_key(key))
+        Box::pin(async move {
+            let put = self.put_key(key).await;
+            put.map_err(|error| self.named(error))
+        })
     }
 
     fn key_by_hash<'a>(&'a self, hash: &'a KeyHash) -> StoreFuture<'a, Option<KeyRecord>> {
@@ -285,7 +330,7 @@ impl Store for SqliteStore {
     }
 
     fn revoke_key<'a>(&'a self, id: &'a str, at: Timestamp) -> StoreFuture<'a, Option<KeyHash>> {
-        Box::pin(self.revoke(id, at))
+        Box::pin(self.insist(move || self.revoke(id, at)))
     }
 
     fn check(&self) -> StoreFuture<'_, ()> {

@@ -122,6 +122,7 @@ impl Task {
         let Err(error) = self.bring_up().await else {
             return (Some(Input::Started), Ok(()));
         };
+        let error = self.shared.reserve.blame(error);
         tracing::error!(sandbox = %self.record.id, generation = self.record.state.generation.0, %error, "a runtime did not start");
         match self.end_runtime().await {
             Ok(()) => (Some(Input::NotStarted), Err(error)),
@@ -216,7 +217,7 @@ impl Task {
             // It is looked at again, and thawed then.
             self.tell(&Input::NotThawed).await;
         }
-        let copied = copied.map_err(|error| fork::failed(&error))?;
+        let copied = copied.map_err(|error| shared.reserve.blame(fork::failed(&error)))?;
         tracing::info!(sandbox = %self.record.id, to = ?to.target, ?copied, "a disk was copied");
         to.progress.send_replace(copied);
         Ok(())
@@ -269,7 +270,8 @@ impl Task {
                 (Some(Input::Restored), Ok(()))
             }
             Err(RestoreError::Untouched(error)) => {
-                (Some(Input::NotRestored), Err(fork::failed(&error)))
+                let error = shared.reserve.blame(fork::failed(&error));
+                (Some(Input::NotRestored), Err(error))
             }
             Err(error @ RestoreError::Unsure(_)) => {
                 (Some(Input::HalfRestored), Err(unavailable(&error)))
@@ -288,6 +290,7 @@ impl Task {
             .remove_sandbox(&self.record.id)
             .await
             .map_err(|error| store_failed(&error))?;
+        self.shared.reserve.refill();
         self.tails.all_gone();
         self.shared.forget(&self.record.id);
         Ok(())

@@ -8,6 +8,8 @@ use std::{
 
 use tokio::sync::Mutex;
 
+use crate::limits::LOG_BYTES_USUAL;
+
 /// The write-ahead log, for syncs of our own.
 #[derive(Debug)]
 pub(super) struct Log {
@@ -27,6 +29,14 @@ impl Log {
             asked: AtomicU64::new(0),
             synced: Mutex::new(0),
         }
+    }
+
+    /// Takes the blocks that it has at its usual length, so that whoever fills the disk later
+    /// doesn't take them first. Where that can't be had it grows as it is written.
+    pub(super) fn take_blocks(&self) -> io::Result<()> {
+        let log = fs::OpenOptions::new().write(true).open(&self.path)?;
+        let keep = rustix::fs::FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&log, keep, 0, LOG_BYTES_USUAL)?)
     }
 
     /// Has everything on the disk that was written before the call; whoever comes while another
