@@ -6,11 +6,13 @@ These stories need root: the runtime is `namespace`.
 from __future__ import annotations
 
 import socket
+import subprocess
 
 import pytest
 from outlive_testing import networks
 from outlive_testing.api import Api, Failure, output
 from outlive_testing.server import Server, wait_until
+from test_cli import cli, finished
 
 
 def said(session) -> bytes:
@@ -99,6 +101,21 @@ def test_a_full_disk_stops_the_sandbox_and_a_resume_gives_time_to_make_room(limi
     sandbox.api.call("PUT", sandbox.path, {"config": {"resources": {"disk": "1Gi"}}})
     wait_until(lambda: not sandbox.get()["disk"]["full"], 15, "room on the disk")
     assert said(sandbox.sh("stat -c %s /tmp/big")) == b"20000000\n"
+
+
+def test_whoever_waits_is_told_that_the_disk_is_full(limited):
+    """Neither the command line nor a call that waits had a word of it."""
+    sandbox = limited(resources={"disk": "16Mi"})
+    fill = ["sh", "-c", "head -c 20000000 /dev/zero > /root/big; sleep 0.1; read late; exit 7"]
+    waiting = cli(sandbox.api, "sandbox", "exec", "-i", sandbox.id, "--", *fill, stdin=subprocess.PIPE)
+    told = [waiting.stderr.readline().decode() for _ in range(4)]
+    assert "its disk is full" in told[0], told
+    assert f"outlive sandbox update {sandbox.id} --disk 32Mi" in told[1], told
+    sandbox.api.call("PUT", sandbox.path, {"config": {"resources": {"disk": "32Mi"}}})
+    wait_until(lambda: not sandbox.get()["disk"]["full"], 15, "room on the disk")
+    assert finished(cli(sandbox.api, "sandbox", "wake", sandbox.id))[0] == 0
+    assert b"goes on" in waiting.stderr.readline()
+    assert finished(waiting)[0] == 7
 
 
 def test_the_network_that_holds_is_told(limited):

@@ -19,6 +19,7 @@ use crate::{
 pub mod input;
 pub mod pipes;
 pub mod replay;
+pub mod standstill;
 pub mod terminal;
 
 /// Exit code when `--timeout` passed, as timeout(1) has it.

@@ -5,7 +5,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Attachment, Exits, Outcome, Stdin, input::Sender};
+use super::{Attachment, Exits, Outcome, Stdin, input::Sender, standstill::Standstill};
 use crate::{
     error::{Failure, Result},
     event::Event,
@@ -27,6 +27,7 @@ pub async fn attach(attachment: &Attachment<'_>) -> Result<Outcome> {
         attachment.patience,
     );
     let mut exits = Exits::default();
+    let mut standstill = Standstill::new(attachment);
     let mut out = Output {
         stdout: tokio::io::stdout(),
         stderr: tokio::io::stderr(),
@@ -51,6 +52,14 @@ pub async fn attach(attachment: &Attachment<'_>) -> Result<Outcome> {
                 signal.seen(seq, event.seq),
                 signal.number,
             ));
+        }
+        let said = tokio::select! {
+            biased;
+            signal = signals.next() => return Ok(Outcome::Interrupted(event.seq, signal)),
+            said = standstill.look(attachment, &event) => said,
+        };
+        if let Some(said) = said {
+            note(&said);
         }
         if let Some(outcome) = exits.look(attachment, *event).await? {
             return Ok(outcome);

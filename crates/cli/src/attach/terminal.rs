@@ -19,6 +19,7 @@ use super::{
     Attachment, Exits, Outcome, Stdin,
     input::{End, body, random_id},
     replay::Replay,
+    standstill::Standstill,
 };
 use crate::{
     client::wait_before_retry,
@@ -94,6 +95,7 @@ struct Screen<'a, 'b> {
     ids: u64,
     resized: Signal,
     exits: Exits,
+    standstill: Standstill,
 }
 
 impl<'a, 'b> Screen<'a, 'b> {
@@ -120,6 +122,7 @@ impl<'a, 'b> Screen<'a, 'b> {
             ids: 0,
             resized: listen(SignalKind::window_change())?,
             exits: Exits::default(),
+            standstill: Standstill::new(attachment),
         })
     }
 
@@ -306,6 +309,10 @@ impl<'a, 'b> Screen<'a, 'b> {
             }
         }
         self.cursor = event.seq;
+        if let Some(said) = self.standstill.look(self.attachment, &event).await {
+            // The terminal may be raw.
+            note(&format!("{}\r", said.replace('\n', "\r\n")));
+        }
         self.exits.look(self.attachment, event).await
     }
 }

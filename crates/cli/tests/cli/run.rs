@@ -395,3 +395,63 @@ async fn rm_deletes_only_the_sandbox_that_was_made() {
     outlive.run("run -- prog").await.expect(6);
     assert_eq!(fake.calls("DELETE", SANDBOX).len(), 1);
 }
+
+// A sandbox that stood still for its full disk let whoever waited wait without a word.
+#[tokio::test]
+async fn whoever_waits_is_told_why_the_sandbox_stands_still() {
+    let paused = |seq| event(seq, "session.paused", &json!({}));
+    let told = |state: &'static str, full: bool| {
+        Fake::start(move |request, _| {
+            if request.is("GET", "/activity") {
+                return Reply::Json(
+                    200,
+                    json!({"state": state, "awake_because": [], "disk_full": full}),
+                );
+            }
+            if request.is("GET", SANDBOX) {
+                let disk = json!({"limit": "16Mi", "used_bytes": 17 << 20, "full": full});
+                return Reply::ok(200, json!({"sandbox_id": SANDBOX, "disk": disk}));
+            }
+            usual(request).unwrap_or_else(|| {
+                Reply::Open(sse(&[
+                    output(1, "stdout", "out\n"),
+                    paused(2),
+                    event(3, "session.resumed", &json!({})),
+                    output(4, "stdout", "out\n"),
+                    paused(5),
+                    event(6, "session.resumed", &json!({})),
+                    exited(7, &json!({"exit_code": 3, "reason": "crashed"})),
+                ]))
+            })
+        })
+    };
+    let update = format!("outlive sandbox update {SANDBOX} --disk 32Mi");
+    let wake = format!("outlive sandbox wake {SANDBOX}");
+    let resume = format!("outlive sandbox resume {SANDBOX}");
+    for (state, full, words) in [
+        (
+            "frozen",
+            true,
+            vec!["its disk is full (17.00 MiB of 16Mi)", &update, &wake],
+        ),
+        ("freezing", false, vec!["sleeps", &wake]),
+        ("released", false, vec!["is paused", &resume]),
+        ("running", false, vec![]),
+    ] {
+        let fake = told(state, full).await;
+        let outlive = Outlive::new(&fake.url);
+        let line = format!("session attach {SANDBOX} {SESSION} --after 0");
+        let done = outlive.run(&line).await.expect(3);
+        for word in &words {
+            assert!(done.stderr.contains(word), "{word}: {done:?}");
+        }
+        // Once, however often it was so before we came, and then that it is over.
+        let over = usize::from(!words.is_empty());
+        assert_eq!(done.stderr.matches("goes on").count(), over, "{done:?}");
+        let looks = fake
+            .seen()
+            .into_iter()
+            .filter(|it| it.is("GET", "/activity"));
+        assert_eq!(looks.count(), 1, "{state}");
+    }
+}
