@@ -118,6 +118,18 @@ def test_whoever_waits_is_told_that_the_disk_is_full(limited):
     assert finished(waiting)[0] == 7
 
 
+def test_a_call_that_waits_ends_when_the_disk_is_full(limited):
+    sandbox = limited(resources={"disk": "16Mi"})
+    fill = ["sh", "-c", "head -c 20000000 /dev/zero > /root/big; while :; do sleep 1; done"]
+    with pytest.raises(Failure) as refused:
+        sandbox.api.call("POST", f"{sandbox.path}/contexts", {
+            "type": "cmd", "cmd": {"command": fill}, "wait_until_done": True})
+    assert (refused.value.status, refused.value.code) == (507, "disk_full")
+    # It stays, and goes on when there is room.
+    [context] = sandbox.api.call("GET", f"{sandbox.path}/contexts")["contexts"]
+    assert context["paused"] is True
+
+
 def test_the_network_that_holds_is_told(limited):
     assert limited(network={"mode": "none"}).get()["network"] == {"mode": "none"}
     sandbox = limited()

@@ -228,7 +228,7 @@ impl Sandbox {
     }
 
     /// Whether it has to stand still for what is on its disk.
-    pub(crate) fn lacks_room(&self, now: Timestamp) -> bool {
+    pub fn lacks_room(&self, now: Timestamp) -> bool {
         self.known.disk_full && self.known.room_until.is_none_or(|at| at <= now)
     }
 

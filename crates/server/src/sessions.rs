@@ -109,6 +109,9 @@ pub trait SandboxHandle: Send + Sync + 'static {
     /// Wakes the sandbox as `call` does, and asks nothing.
     fn wake(&self) -> Answer<'_, ()>;
 
+    /// Whether its disk leaves it room to run; else [`CallError::DiskFull`]. Never wakes.
+    fn room(&self) -> Result<(), CallError>;
+
     /// All sessions, ordered by creation, then id. Never wakes.
     fn list(&self) -> Answer<'_, Vec<SessionView>>;
 

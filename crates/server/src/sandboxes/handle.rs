@@ -12,7 +12,7 @@ use outlive_api::{
 };
 use outlive_core::{
     id::{SandboxId, SessionId},
-    sandbox::{Desired, Hold},
+    sandbox::{Desired, Hold, Refusal},
     session::Session,
     time::Timestamp,
 };
@@ -25,7 +25,7 @@ use super::{
     activity::{Activity, Doing},
     config::{ConfigChange, IdleKind},
     disk::{DiskIs, Gauge},
-    task::{Command, CopyTo, Reply, RestoreTo, ask},
+    task::{Command, CopyTo, Reply, RestoreTo, ask, refused},
 };
 use crate::{
     agents::{
@@ -302,6 +302,13 @@ impl SandboxHandle for Sandbox {
 
     fn wake(&self) -> Answer<'_, ()> {
         Box::pin(self.unless_deleted(async move { self.awake().await.map(drop) }))
+    }
+
+    fn room(&self) -> Result<(), CallError> {
+        if self.record().state.lacks_room(clock::now()) {
+            return Err(refused(Refusal::DiskFull));
+        }
+        Ok(())
     }
 
     fn list(&self) -> Answer<'_, Vec<SessionView>> {

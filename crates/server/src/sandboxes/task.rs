@@ -460,7 +460,7 @@ async fn gone(agent: Option<Arc<Agent>>) {
     }
 }
 
-fn refused(refusal: Refusal) -> CallError {
+pub(super) fn refused(refusal: Refusal) -> CallError {
     match refusal {
         Refusal::Deleted => CallError::NoSandbox,
         Refusal::Paused => CallError::Unavailable {

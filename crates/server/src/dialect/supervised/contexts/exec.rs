@@ -191,7 +191,8 @@ async fn told(
     let frame = interpreter.frame(&nonce, checked(code)?)?;
     let terminal = has_terminal(session);
     let mut chunk = Chunk::new(nonce, terminal);
-    let mut watch = Watch::start(at, action, None).await?;
+    let watch = Watch::start(at, action, None).await?;
+    let mut watch = watch.while_there_is_room(at);
     let attempt = at.write(action, None, frame, None).await?;
     loop {
         let told = watch.next().await;
@@ -233,7 +234,8 @@ async fn prompted(
     let _turn = turn.lock().await;
     let terminal = has_terminal(session);
     let mut capture = Capture::default();
-    let mut watch = Watch::start(at, action, None).await?;
+    let watch = Watch::start(at, action, None).await?;
+    let mut watch = watch.while_there_is_room(at);
     for line in checked(code)?.lines() {
         let data = format!("{line}\n").into_bytes();
         let attempt = at.write(action, None, data, None).await?;

@@ -260,7 +260,8 @@ pub(super) async fn until_exit(
     cursor: Option<u64>,
 ) -> Result<ContextOutput, ApiError> {
     let number = session.attempt().map_or(0, |attempt| attempt.number);
-    let mut watch = Watch::start(at, action, cursor).await?;
+    let watch = Watch::start(at, action, cursor).await?;
+    let mut watch = watch.while_there_is_room(at);
     let mut capture = Capture::default();
     let following = async {
         loop {
@@ -316,7 +317,8 @@ pub(super) async fn until_ready(
     session: &Session,
 ) -> Result<(), ApiError> {
     let number = session.attempt().map_or(0, |attempt| attempt.number);
-    let mut watch = Watch::start(at, action, Some(0)).await?;
+    let watch = Watch::start(at, action, Some(0)).await?;
+    let mut watch = watch.while_there_is_room(at);
     let mut capture = Capture::default();
     loop {
         let told = watch.next().await;

@@ -1,5 +1,7 @@
 //! A context's journal as it grows: records from a cursor on, up to the published tail.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use outlive_api::{
     error::{Action, ApiError, ErrorCode},
@@ -10,10 +12,13 @@ use outlive_journal::{KIND_GAP, ReadError, Reader, Record};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{super::feed::Attachment, call::InContext};
+use super::{
+    super::feed::Attachment,
+    call::{InContext, context_error},
+};
 use crate::{
     limits::REPLAY_CHUNK_BYTES,
-    sessions::{Awake, Life, Tail},
+    sessions::{Awake, CallError, Life, SandboxHandle, Tail},
 };
 
 /// Records taken at once.
@@ -47,6 +52,8 @@ pub(super) enum Ended {
     Stopped,
     /// The caller's key was revoked.
     Revoked,
+    /// The sandbox stands still because its disk is full.
+    NoRoom(CallError),
     /// Its journal can't be read.
     Failed(String),
 }
@@ -62,6 +69,10 @@ pub(super) struct Watch {
     revoked: CancellationToken,
     /// Whoever watches keeps the sandbox from falling asleep.
     awake: Awake,
+    /// Asked for room when it stands still; not set for whoever waits however long that takes.
+    needs_room: Option<Arc<dyn SandboxHandle>>,
+    /// Whether it stood still at the cursor.
+    stands_still: bool,
 }
 
 impl Watch {
@@ -85,7 +96,16 @@ impl Watch {
             stop: at.state.stop.clone(),
             revoked: at.caller.revoked.clone(),
             awake: at.sandbox.attach(&at.session),
+            needs_room: None,
+            stands_still: false,
         })
+    }
+
+    /// Ends when the sandbox stands still because its disk is full: nothing comes until somebody
+    /// does something about it.
+    pub(super) fn while_there_is_room(mut self, at: &InContext) -> Self {
+        self.needs_room = Some(Arc::clone(&at.sandbox));
+        self
     }
 
     /// Does not keep the sandbox from falling asleep.
@@ -122,6 +142,11 @@ impl Watch {
             if tail.life == Life::Deleted {
                 return Err(Ended::Deleted);
             }
+            if self.stands_still
+                && let Some(sandbox) = &self.needs_room
+            {
+                sandbox.room().map_err(Ended::NoRoom)?;
+            }
             tokio::select! {
                 () = self.stop.cancelled() => return Err(Ended::Stopped),
                 () = self.revoked.cancelled() => return Err(Ended::Revoked),
@@ -150,7 +175,15 @@ impl Watch {
         match records {
             Ok(records) => {
                 self.cursor = records.last().map_or(latest, |record| record.seq);
-                Ok(records.into_iter().map(told).collect())
+                let told: Vec<Told> = records.into_iter().map(told).collect();
+                for told in &told {
+                    match told.said {
+                        Said::Event(Body::SessionPaused) => self.stands_still = true,
+                        Said::Event(Body::SessionResumed) => self.stands_still = false,
+                        Said::Output(..) | Said::Lost | Said::Event(_) => {}
+                    }
+                }
+                Ok(told)
             }
             Err(ReadError::Expired { earliest }) => {
                 self.cursor = earliest.saturating_sub(1);
@@ -197,6 +230,7 @@ impl Ended {
                 "the server is going away; the context goes on",
             )
             .with_retry_after(1),
+            Self::NoRoom(error) => context_error(action, error),
             Self::Revoked => ApiError::new(ErrorCode::Unauthorized, "the key was revoked"),
             Self::Failed(message) => ApiError::new(action.failed(), message),
         }

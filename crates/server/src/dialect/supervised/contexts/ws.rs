@@ -443,6 +443,7 @@ impl From<Ended> for Close {
             Ended::Deleted => Self::new(Self::NORMAL, "context deleted"),
             Ended::Stopped => Self::new(Self::AWAY, "server going away"),
             Ended::Revoked => Self::new(Self::POLICY, "key revoked"),
+            Ended::NoRoom(error) => Self::new(Self::AWAY, error.to_string()),
             Ended::Failed(message) => {
                 tracing::warn!(message, "a journal can't be followed");
                 Self::new(Self::INTERNAL, "events can't be read")

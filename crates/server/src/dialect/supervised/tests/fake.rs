@@ -424,6 +424,10 @@ impl SandboxHandle for FakeSandbox {
         Box::pin(async { Ok(()) })
     }
 
+    fn room(&self) -> Result<(), CallError> {
+        Ok(())
+    }
+
     fn list(&self) -> Answer<'_, Vec<SessionView>> {
         let views = self.sessions().values().map(FakeSession::view).collect();
         Box::pin(async move { Ok(views) })
