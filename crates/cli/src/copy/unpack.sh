@@ -26,7 +26,12 @@ place() {
       if [ ! -L "$2" ]; then echo "$2: a directory is in the way" >&2; return 1; fi
       rm -f "$2" || return 1
     fi
-    if [ -f "$1" ] && { [ "$one" = one ] || [ -f "$2" ]; }; then sync "$1" 2>/dev/null; fi
+    if [ "$one" = one ]; then
+      sync "$1" 2>/dev/null
+    elif [ -f "$2" ] && [ ! -d "$stage/synced" ]; then
+      # All at once, when the first of them replaces another.
+      mkdir "$stage/synced" && sync -f "$stage" 2>/dev/null
+    fi
     mv -f "$1" "$2"
   elif [ -d "$2" ] && [ ! -L "$2" ]; then
     mode=$(stat -c %a "$1") && touch -r "$1" "$stage/time-$level" && chmod u+rwx "$1" &&
