@@ -130,6 +130,30 @@ def test_a_call_that_waits_ends_when_the_disk_is_full(limited):
     assert context["paused"] is True
 
 
+@pytest.mark.parametrize("hide", [
+    "exec 3<> /root/big; rm /root/big; while :; do head -c 1048576 /dev/zero >&3; sleep 0.02; done",
+    """exec python3 -c '
+import mmap, os, time
+file = open("/root/big", "wb+")
+file.truncate(32 << 20)
+memory = mmap.mmap(file.fileno(), 32 << 20)
+os.unlink("/root/big")
+os.closerange(3, 64)
+for _ in range(32):
+    memory.write(b"z" * (1 << 20))
+time.sleep(600)'""",
+], ids=["open", "mapped"])
+def test_a_file_without_a_name_counts_as_long_as_somebody_has_it(limited, hide):
+    sandbox = limited(resources={"disk": "16Mi"})
+    writer = sandbox.sh(hide)
+    sandbox.wait_state("frozen")
+    assert sandbox.get()["disk"]["full"] and sandbox.get()["disk"]["used_bytes"] > 16 << 20
+    sandbox.resume()
+    writer.delete()
+    wait_until(lambda: not sandbox.get()["disk"]["full"], 15, "room on the disk")
+    assert sandbox.sh("ls /root/big").wait_exit()["exit_code"] != 0
+
+
 def test_the_network_that_holds_is_told(limited):
     assert limited(network={"mode": "none"}).get()["network"] == {"mode": "none"}
     sandbox = limited()

@@ -136,6 +136,16 @@ pub(crate) const DISK_BYTES_PER_ENTRY: u64 = 4096;
 /// So many files a disk may have however small it is.
 pub(crate) const DISK_ENTRIES_MIN: u64 = 65_536;
 
+/// Processes of a sandbox that are asked for files without a name when its disk is measured: four
+/// times as many as it has without a limit of its own.
+pub(crate) const OPEN_FILES_PROCESSES_MAX: usize = 4096;
+
+/// So many files that they have open are looked at: about a second's work.
+pub(crate) const OPEN_FILES_LOOKED_AT_MAX: u32 = 1 << 18;
+
+/// As much is read of the list of what one of them has mapped, bytes: thousands of mappings.
+pub(crate) const OPEN_FILES_MAPS_BYTES_MAX: u64 = 256 << 10;
+
 /// Smallest limit of a disk, in bytes: a sandbox has some files of its own.
 pub(crate) const DISK_BYTES_MIN: u64 = 1 << 20;
 

@@ -39,6 +39,7 @@ use super::{
     Capabilities, Disk, Place, Places, Progress, Restore, RestoreError, Runtime, RuntimeError,
     RuntimeFuture, Start, Started, Whose,
     host::{Host, admit_user},
+    open_files::held_open,
     tier::{Otherwise, backend, enough, reached_by, weaker},
     usage::{Usage, usage},
 };
@@ -367,8 +368,15 @@ impl Runtime for LauncherRuntime {
     fn usage<'a>(&'a self, sandbox: &'a SandboxId, entries_max: u64) -> RuntimeFuture<'a, Usage> {
         Box::pin(async move {
             // `/tmp` lies in it, too.
-            let disk = self.places.of(sandbox).disk();
-            blocking(move || usage(&disk, entries_max).map_err(file("measuring", &disk))).await?
+            let place = self.places.of(sandbox);
+            let (disk, state) = (place.disk(), place.state());
+            let keeper = Keeper::find(&state).map_err(file("looking for the keeper of", &state))?;
+            blocking(move || {
+                let named = usage(&disk, entries_max).map_err(file("measuring", &disk))?;
+                let held = keeper.map(|keeper| held_open(keeper.pid()));
+                Ok(named.with(held.unwrap_or_default()))
+            })
+            .await?
         })
     }
 

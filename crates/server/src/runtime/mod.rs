@@ -8,6 +8,7 @@
 pub(crate) mod fake;
 mod host;
 mod launcher;
+mod open_files;
 mod place;
 mod tier;
 mod usage;

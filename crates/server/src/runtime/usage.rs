@@ -24,7 +24,7 @@ use rustix::{
 /// A path that is longer, in bytes, begins anew.
 const PATH_BYTES_MAX: usize = 1024;
 /// What `st_blocks` counts in.
-const BLOCK_BYTES: u64 = 512;
+pub(super) const BLOCK_BYTES: u64 = 512;
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
@@ -37,6 +37,16 @@ pub(crate) struct Usage {
     pub(crate) bytes: u64,
     /// Files, directories and others.
     pub(crate) entries: u64,
+}
+
+impl Usage {
+    /// Both together.
+    pub(super) const fn with(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            entries: self.entries.saturating_add(other.entries),
+        }
+    }
 }
 
 /// A directory that is still to be looked into: its path below one that is open.
