@@ -67,6 +67,69 @@ def test_processes_and_cpu_are_bounded(limited):
     assert sandbox.get()["resources"] == {"pids": 24, "cpu": "0.5"}
 
 
+def change_limits(sandbox, **resources):
+    shown = sandbox.api.call("PUT", sandbox.path, {"config": {"resources": resources}})["resources"]
+    assert shown == sandbox.get()["resources"] == resources
+
+
+def takes_200_mib(sandbox) -> bool:
+    exited = sandbox.session("/usr/bin/python3", "-c", "b'x' * (200 << 20)").wait_exit(60)
+    assert exited.get("signal") == "SIGKILL" or exited["exit_code"] == 0
+    return exited.get("exit_code") == 0
+
+
+FORTY = """import subprocess
+started = []
+try:
+    while len(started) < 40: started.append(subprocess.Popen(["sleep", "20"]))
+    print("all")
+except BlockingIOError:
+    print("not all")
+for one in started: one.kill()
+for one in started: one.wait()
+"""
+
+
+def starts_40(sandbox) -> bool:
+    return said(sandbox.session("/usr/bin/python3", "-c", FORTY)) == b"all\n"
+
+
+def test_limits_that_change_hold_at_once(limited):
+    """They were shown, and the old ones went on to kill."""
+    sandbox = limited(resources={"memory": "64Mi", "pids": 24, "cpu": "0.5"})
+    assert not takes_200_mib(sandbox) and not starts_40(sandbox)
+    change_limits(sandbox, memory="512Mi", pids=200, cpu="2")
+    assert takes_200_mib(sandbox) and starts_40(sandbox)
+    change_limits(sandbox, memory="64Mi", pids=24)
+    assert not takes_200_mib(sandbox) and not starts_40(sandbox)
+    # While everything stands still, and without a limit.
+    sandbox.suspend()
+    change_limits(sandbox, pids=200)
+    sandbox.wake()
+    assert takes_200_mib(sandbox) and starts_40(sandbox)
+
+
+def test_a_limit_that_can_not_be_had_now_changes_nothing(limited):
+    before = {"memory": "512Mi", "pids": 200}
+    sandbox = limited(resources=before)
+    holder = sandbox.session("/usr/bin/python3", "-c", "import time; x = b'x' * (200 << 20); "
+                                                       "print('up', flush=True); time.sleep(1000)")
+    holder.wait_output(b"up")
+    # In use, and never limited since it was started.
+    for resources in [{"memory": "64Mi", "pids": 24}, {"pids": 24, "cpu": "0.5"}]:
+        with pytest.raises(Failure) as refused:
+            change_limits(sandbox, **resources)
+        assert (refused.value.status, refused.value.code) == (409, "conflict")
+        assert "pause the sandbox" in str(refused.value)
+        assert sandbox.get()["resources"] == before
+        assert starts_40(sandbox)
+    assert holder.get()["phase"] == "running"
+    sandbox.pause()
+    change_limits(sandbox, memory="64Mi", pids=24, cpu="0.5")
+    sandbox.resume()
+    assert not takes_200_mib(sandbox) and not starts_40(sandbox)
+
+
 @pytest.mark.parametrize("resources", [
     {"disk": "1Ki"}, {"memory": "lots"}, {"memory": "0"}, {"cpu": "-1"}, {"pids": 0}, {"pids": 2**40},
 ])

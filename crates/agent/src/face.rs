@@ -12,7 +12,7 @@ pub fn main(supervisor: Face) -> ExitCode {
     if let Some((title, face)) = find(supervisor) {
         finish(&title, face())
     } else {
-        complain("usage: outlive-agent launch|sweep|tidy|egress|copy|probe|enter|version\n");
+        complain("usage: outlive-agent launch|sweep|tidy|egress|limit|copy|probe|enter|version\n");
         ExitCode::from(2)
     }
 }
@@ -33,6 +33,7 @@ pub fn find(supervisor: Face) -> Option<(String, Face)> {
                 "tidy" => launch::tidy,
                 "copy" => copy::main,
                 "egress" => launch::egress,
+                "limit" => launch::limit,
                 "probe" => probe::main,
                 "enter" => rootless::main,
                 "version" => version,

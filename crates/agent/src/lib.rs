@@ -11,6 +11,7 @@
 //!   outlive-agent tidy        removes what sandboxes left that nobody sweeps any more
 //!   outlive-agent copy        copies the disk of one sandbox to another
 //!   outlive-agent egress      changes what a running sandbox reaches
+//!   outlive-agent limit       changes what a running sandbox may use
 //!   outlive-agent enter       makes an ordinary user root of a user namespace, for a program
 //!   outlive-agent probe       says what this machine can do
 //! ```

@@ -163,6 +163,17 @@ pub struct Limits {
     pub pids_wished: Option<u32>,
 }
 
+/// What `outlive-agent limit` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub enum Limited {
+    /// The limits hold.
+    #[n(0)]
+    Done,
+    /// One can't be had while the sandbox runs; all are what they were.
+    #[n(1)]
+    Refused(#[n(0)] LaunchFailure),
+}
+
 /// What the launcher answers.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub enum LaunchOutcome {

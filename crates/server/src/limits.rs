@@ -170,6 +170,10 @@ pub(crate) const RESERVE_LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long it may take to change what a sandbox reaches.
 pub(crate) const EGRESS_MAX: Duration = Duration::from_secs(15);
 
+/// How long it may take to change the limits of a sandbox: a kernel looks for memory that it can
+/// take back.
+pub(crate) const LIMIT_MAX: Duration = Duration::from_secs(15);
+
 /// How long it may take to look at what the host can do.
 pub(crate) const PROBE_MAX: Duration = Duration::from_secs(15);
 

@@ -17,20 +17,24 @@ use std::{
     time::Duration,
 };
 
-use outlive_api::launch::{LaunchConfig, Limits, RuntimeKind};
+use outlive_api::launch::{LaunchConfig, RuntimeKind};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Gid, Mode, OFlags, Uid, chownat, fchown, mkdirat, open},
 };
 
-use super::step::{Fail, Step, failure};
+use super::{
+    limits::{Limit, wanted},
+    step::{Fail, Step, failure},
+};
 use crate::process::cgroup::{
-    self, WORKLOAD_CPU, WORKLOAD_MEMORY, WORKLOAD_PIDS, WORKLOAD_UNIFIED, kill_dir, open_dir,
-    remove_below, remove_dir, write_file,
+    self, WORKLOAD_UNIFIED, kill_dir, open_dir, remove_below, remove_dir, write_file,
 };
 
 /// Our folder below BASE.
-const FOLDER: &str = "outlive";
+pub(super) const FOLDER: &str = "outlive";
+/// The workload's part of a sandbox's group on cgroup2.
+pub(super) const WORK: &str = "work";
 /// Where the places of a sandbox's groups are written down, in its directory.
 const PLACES: &str = "cgroups";
 /// How long killed processes may take to be gone.
@@ -162,7 +166,7 @@ impl Cgroups {
     ) -> std::io::Result<()> {
         let sandbox = make_folder(unified, config)?;
         let agent = make_group(sandbox.as_fd(), "agent")?;
-        let workload = make_group(sandbox.as_fd(), "work")?;
+        let workload = make_group(sandbox.as_fd(), WORK)?;
         for group in [&sandbox, &agent, &workload] {
             own(
                 group.as_fd(),
@@ -275,52 +279,6 @@ impl Cgroups {
     }
 }
 
-/// One limit, as each version writes it.
-struct Limit {
-    /// Ours, not the caller's.
-    wished: bool,
-    controller: &'static str,
-    name: &'static str,
-    v1: Vec<(&'static str, String)>,
-    v2: (&'static str, String),
-}
-
-fn wanted(limits: Limits) -> Vec<Limit> {
-    let mut wanted = Vec::new();
-    if let Some(bytes) = limits.memory_bytes_max {
-        wanted.push(Limit {
-            wished: false,
-            controller: "memory",
-            name: WORKLOAD_MEMORY,
-            v1: vec![("memory.limit_in_bytes", bytes.to_string())],
-            v2: ("memory.max", bytes.to_string()),
-        });
-    }
-    if let Some(count) = limits.pids_max.or(limits.pids_wished) {
-        wanted.push(Limit {
-            wished: limits.pids_max.is_none(),
-            controller: "pids",
-            name: WORKLOAD_PIDS,
-            v1: vec![("pids.max", count.to_string())],
-            v2: ("pids.max", count.to_string()),
-        });
-    }
-    if let Some(millis) = limits.cpu_millis_max {
-        let quota = u64::from(millis) * 100;
-        wanted.push(Limit {
-            wished: false,
-            controller: "cpu",
-            name: WORKLOAD_CPU,
-            v1: vec![
-                ("cpu.cfs_period_us", "100000".to_owned()),
-                ("cpu.cfs_quota_us", quota.to_string()),
-            ],
-            v2: ("cpu.max", format!("{quota} 100000")),
-        });
-    }
-    wanted
-}
-
 fn make_folder(hierarchy: &Hierarchy, config: &LaunchConfig) -> std::io::Result<OwnedFd> {
     let base = open(
         hierarchy.base.as_str(),
@@ -358,16 +316,19 @@ fn write_places(config: &LaunchConfig, places: &str) -> Step<()> {
         .step("writing down the control groups")
 }
 
+/// Where the groups of a sandbox are, one line for each hierarchy; none where it has none.
+pub(super) fn places_of(config: &LaunchConfig) -> Step<String> {
+    match std::fs::read_to_string(format!("{}/{PLACES}", config.directory)) {
+        Ok(places) => Ok(places),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(e) => Err(e).step("reading where the control groups are"),
+    }
+}
+
 /// Kills what is left of a sandbox, waits until it is gone, and removes its groups.
 pub(super) fn sweep(config: &LaunchConfig) -> Step<()> {
-    let path = format!("{}/{PLACES}", config.directory);
-    let places = match std::fs::read_to_string(&path) {
-        Ok(places) => places,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(e).step("reading where the control groups are"),
-    };
     // cgroup2 comes first: it kills, and then the others are empty.
-    for place in places.lines() {
+    for place in places_of(config)?.lines() {
         let folder = format!("{place}/{FOLDER}");
         let folder = match open(
             folder.as_str(),

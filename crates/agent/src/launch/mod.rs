@@ -20,6 +20,7 @@ mod cgroups;
 mod disk;
 mod image;
 mod kernel;
+mod limits;
 mod names;
 mod nested;
 mod network;
@@ -91,6 +92,14 @@ pub fn sweep() -> anyhow::Result<()> {
 pub fn egress() -> anyhow::Result<()> {
     let config = read_config()?;
     network::change(&config)?;
+    Ok(())
+}
+
+/// Reads a [`LaunchConfig`], has the running sandbox be limited as it says, and writes a
+/// [`Limited`](outlive_api::launch::Limited).
+pub fn limit() -> anyhow::Result<()> {
+    let limited = limits::change(&read_config()?)?;
+    std::io::stdout().write_all(&minicbor::to_vec(&limited)?)?;
     Ok(())
 }
 

@@ -68,7 +68,9 @@ pub(super) fn list_sandboxes() {}
 )]
 pub(super) fn get_sandbox() {}
 
-/// Changes settings; what is left out stays.
+/// Changes settings; what is left out stays. Limits hold at once; one that can't be had while the
+/// sandbox runs, since more is in use or none was asked for at its start, is a `conflict` with the
+/// reason `limit_not_now`, and nothing is changed.
 #[utoipa::path(
     put,
     path = "/api/v1/sandboxes/{id}",

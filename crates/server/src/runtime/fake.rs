@@ -7,12 +7,12 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
 use futures_util::future::BoxFuture;
-use outlive_api::launch::{Copied, IsolationTier};
+use outlive_api::launch::{Copied, IsolationTier, LaunchFailure, Limits};
 use outlive_core::id::{Generation, SandboxId, SnapshotId};
 use outlive_testkit::fake_agent::FakeAgent;
 use tokio::{runtime::Handle, sync::watch};
@@ -23,7 +23,10 @@ use super::{
     tier::enough,
     usage::{Usage, usage},
 };
-use crate::agents::{keeper::Keeper, tests::FakeKeeper};
+use crate::{
+    agents::{keeper::Keeper, tests::FakeKeeper},
+    sandboxes::config::{SandboxConfig, bytes_of},
+};
 
 /// See the module.
 #[derive(Debug)]
@@ -38,6 +41,10 @@ pub(crate) struct FakeHost {
     /// What every newest start was told of that.
     told: Mutex<HashMap<SandboxId, IsolationTier>>,
     starts: Mutex<Vec<(SandboxId, Generation)>>,
+    /// How much memory runtimes may have, in bytes.
+    memory: Mutex<HashMap<SandboxId, Option<u64>>>,
+    /// Whether limits of runtimes can't be changed.
+    limits_fixed: AtomicBool,
     /// So many starts fail from now on.
     failing: AtomicU32,
     /// So many copies fail from now on.
@@ -66,6 +73,8 @@ impl FakeHost {
             tier: Mutex::new(IsolationTier::Nested),
             told: Mutex::default(),
             starts: Mutex::default(),
+            memory: Mutex::default(),
+            limits_fixed: AtomicBool::new(false),
             failing: AtomicU32::new(0),
             copies_failing: AtomicU32::new(0),
             copying: watch::Sender::new(0),
@@ -202,6 +211,21 @@ impl FakeHost {
         *self.tier.lock().unwrap() = tier;
     }
 
+    /// From now on no limit of a runtime can be changed, or again.
+    pub(crate) fn fix_limits(&self, fixed: bool) {
+        self.limits_fixed.store(fixed, Ordering::SeqCst);
+    }
+
+    /// How much memory a runtime may have.
+    pub(crate) fn memory(&self, sandbox: &SandboxId) -> Option<u64> {
+        self.memory.lock().unwrap().get(sandbox).copied().flatten()
+    }
+
+    fn limit_memory(&self, sandbox: &SandboxId, config: &SandboxConfig) {
+        let memory = asked_memory(config);
+        self.memory.lock().unwrap().insert(sandbox.clone(), memory);
+    }
+
     fn lives(&self) -> MutexGuard<'_, HashMap<SandboxId, Live>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -225,6 +249,7 @@ impl FakeHost {
         fs::create_dir_all(&state).unwrap();
         let id = start.sandbox.clone();
         self.told.lock().unwrap().insert(id.clone(), tier);
+        self.limit_memory(&id, start.config);
         assert!(
             !self.lives().contains_key(&id),
             "two runtimes of one sandbox"
@@ -257,6 +282,11 @@ impl FakeHost {
     }
 }
 
+/// How much memory a sandbox is to have, in bytes.
+pub(crate) fn asked_memory(config: &SandboxConfig) -> Option<u64> {
+    bytes_of(config.resources.as_ref()?.memory.as_ref()?)
+}
+
 /// The host as a server sees it.
 #[derive(Debug, Clone)]
 pub(crate) struct FakeRuntime(pub(crate) Arc<FakeHost>);
@@ -283,6 +313,42 @@ impl Runtime for FakeRuntime {
 
     fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Started> {
         Box::pin(async move { self.0.begin(&start) })
+    }
+
+    fn limit<'a>(
+        &'a self,
+        sandbox: &'a SandboxId,
+        config: &'a SandboxConfig,
+    ) -> RuntimeFuture<'a, ()> {
+        let limited = if self.0.limits_fixed.load(Ordering::SeqCst) {
+            Err(RuntimeError::NotNow(LaunchFailure {
+                step: "limiting memory".to_owned(),
+                message: "told not to".to_owned(),
+                unsupported: false,
+            }))
+        } else {
+            self.0.limit_memory(sandbox, config);
+            Ok(())
+        };
+        Box::pin(std::future::ready(limited))
+    }
+
+    fn limits(&self, sandbox: &SandboxId) -> Result<Option<Limits>, RuntimeError> {
+        Ok(Some(Limits {
+            memory_bytes_max: self.0.memory(sandbox),
+            ..Limits::default()
+        }))
+    }
+
+    fn catch_up<'a>(
+        &'a self,
+        sandbox: &'a SandboxId,
+        config: &'a SandboxConfig,
+    ) -> RuntimeFuture<'a, ()> {
+        if self.0.memory(sandbox) == asked_memory(config) {
+            return Box::pin(std::future::ready(Ok(())));
+        }
+        self.limit(sandbox, config)
     }
 
     fn running<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, Option<Keeper>> {

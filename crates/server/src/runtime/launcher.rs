@@ -7,6 +7,7 @@
 
 mod copy;
 mod layers;
+mod limits;
 mod network;
 mod program;
 mod told;
@@ -24,7 +25,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use outlive_api::{
-    launch::{Cidr, Copied, Isolation, IsolationTier, LaunchOutcome, RuntimeKind},
+    launch::{Cidr, Copied, Isolation, IsolationTier, LaunchOutcome, Limits, RuntimeKind},
     network::NetworkMode,
 };
 use outlive_core::id::SandboxId;
@@ -309,7 +310,23 @@ impl Runtime for LauncherRuntime {
         sandbox: &'a SandboxId,
         config: &'a SandboxConfig,
     ) -> RuntimeFuture<'a, ()> {
-        Box::pin(self.catch_up_egress(sandbox, config))
+        Box::pin(async move {
+            self.catch_up_egress(sandbox, config).await?;
+            self.catch_up_limits(sandbox, config).await
+        })
+    }
+
+    fn limit<'a>(
+        &'a self,
+        sandbox: &'a SandboxId,
+        config: &'a SandboxConfig,
+    ) -> RuntimeFuture<'a, ()> {
+        Box::pin(self.change_limits(sandbox, config))
+    }
+
+    fn limits(&self, sandbox: &SandboxId) -> Result<Option<Limits>, RuntimeError> {
+        let launched = newest(&self.places.of(sandbox))?;
+        Ok(launched.map(|launched| launched.limits))
     }
 
     fn reach<'a>(

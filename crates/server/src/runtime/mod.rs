@@ -17,7 +17,7 @@ use std::{fmt, path::PathBuf};
 
 use futures_util::future::BoxFuture;
 use outlive_api::{
-    launch::{Copied, IsolationTier},
+    launch::{Copied, IsolationTier, Limits},
     network::NetworkMode,
 };
 use outlive_core::id::{Generation, SandboxId, SnapshotId};
@@ -78,6 +78,12 @@ pub(crate) enum RuntimeError {
         /// Why it can't be had.
         why: String,
     },
+    /// A limit can't be had while the sandbox runs; all are what they were.
+    #[error(
+        "this can't be changed while the sandbox runs: {0}; pause the sandbox, change it then, and \
+         resume it. Nothing was changed"
+    )]
+    NotNow(outlive_api::launch::LaunchFailure),
     /// A limit that can't be enforced here is refused, not ignored.
     #[error("{0}")]
     Limits(String),
@@ -188,6 +194,20 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
 
     /// How the newest runtime is connected; nothing where that is what its configuration says.
     fn connected(&self, _sandbox: &SandboxId) -> Result<Option<NetworkMode>, RuntimeError> {
+        Ok(None)
+    }
+
+    /// Has a runtime that runs be limited as its configuration says now; all of it, or nothing.
+    fn limit<'a>(
+        &'a self,
+        _sandbox: &'a SandboxId,
+        _config: &'a SandboxConfig,
+    ) -> RuntimeFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// The limits of the newest runtime; nothing where they are what its configuration says.
+    fn limits(&self, _sandbox: &SandboxId) -> Result<Option<Limits>, RuntimeError> {
         Ok(None)
     }
 

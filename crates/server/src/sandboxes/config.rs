@@ -7,7 +7,7 @@ mod quantity;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use outlive_api::{network::Network, sandbox as wire};
+use outlive_api::{launch::Limits, network::Network, sandbox as wire};
 use outlive_core::sandbox::{AutoResume, Holds, Policy};
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +79,18 @@ pub(crate) struct Resources {
     /// Such as `2Gi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) disk: Option<String>,
+}
+
+impl Resources {
+    /// These, with limits that hold in the place of those that were asked for.
+    pub(crate) fn with(self, limits: Limits) -> Self {
+        Self {
+            memory: limits.memory_bytes_max.map(|bytes| bytes.to_string()),
+            cpu: limits.cpu_millis_max.map(|millis| format!("{millis}m")),
+            pids: limits.pids_max.map(u64::from),
+            disk: self.disk,
+        }
+    }
 }
 
 impl From<Resources> for wire::Resources {

@@ -14,6 +14,7 @@
 //! changes nothing; a fact is remembered all the same, and written with whatever comes next.
 
 mod command;
+mod configure;
 mod mailbox;
 mod perform;
 
@@ -30,12 +31,7 @@ use tokio::{
 
 pub(super) use self::command::{Command, CopyTo, Reply, RestoreTo, Target, ask};
 use self::{command::answer, mailbox::Mailbox};
-use super::{
-    Shared, Snapshot,
-    activity::Activity,
-    config::{ConfigChange, IdleKind},
-    seconds, store_failed,
-};
+use super::{Shared, Snapshot, activity::Activity, config::IdleKind, seconds, store_failed};
 use crate::{
     agents::{agent::Agent, tails::Tails},
     clock,
@@ -357,32 +353,6 @@ impl Task {
             self.record.state.learn(&decision.next);
         }
         self.publish_now();
-    }
-
-    async fn configure(&mut self, change: ConfigChange) -> Result<(), CallError> {
-        if self.record.state.desired == Desired::Deleted {
-            return Err(CallError::NoSandbox);
-        }
-        let env_changed = change.env_vars.is_some();
-        let (soft, hard) = (change.ttl.is_some(), change.hard_ttl.is_some());
-        let mut record = self.record.clone();
-        change.apply(&mut record.config);
-        let now = clock::now();
-        let policy = record.config.policy();
-        for (changed, input) in [(soft, Input::TtlChanged), (hard, Input::HardTtlChanged)] {
-            if changed {
-                let decision = record.state.decide(&policy, now, &input).map_err(refused)?;
-                record.state = decision.next;
-            }
-        }
-        record.updated_at = now.max(record.updated_at);
-        self.save(&record, OnDisk::First).await?;
-        self.record = record;
-        self.publish_now();
-        if let (true, Some(agent)) = (env_changed, self.agent.clone()) {
-            self.tell_env(&agent).await?;
-        }
-        Ok(())
     }
 
     /// When something is due at the latest.

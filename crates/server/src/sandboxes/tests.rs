@@ -9,6 +9,7 @@ mod fragile;
 mod generations;
 mod isolation;
 mod lifetime;
+mod limits;
 mod sleep;
 mod snapshots;
 

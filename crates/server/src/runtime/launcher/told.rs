@@ -84,7 +84,8 @@ pub(super) fn launch_config(plan: Plan<'_>) -> Result<LaunchConfig, RuntimeError
     })
 }
 
-fn limits(config: &SandboxConfig) -> Result<Limits, RuntimeError> {
+/// What its workload may use.
+pub(super) fn limits(config: &SandboxConfig) -> Result<Limits, RuntimeError> {
     let asked = config.resources.clone().unwrap_or_default();
     let unreadable = |what: &str| RuntimeError::Limits(format!("resources.{what} is unreadable"));
     let memory = asked

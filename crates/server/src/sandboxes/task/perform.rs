@@ -90,7 +90,7 @@ impl Task {
         Ok(())
     }
 
-    async fn greet(&self) -> Came {
+    async fn greet(&mut self) -> Came {
         let Some(agent) = self.agent.clone() else {
             return (Some(Input::NotLooked), Err(gone_meanwhile()));
         };
@@ -107,15 +107,6 @@ impl Task {
             frozen: welcome.frozen,
         };
         (Some(answered), Ok(()))
-    }
-
-    /// A server that was killed may have stored a change and not made it.
-    async fn catch_up(&self) {
-        let (id, config) = (&self.record.id, &self.record.config);
-        let _turn = self.shared.reaching.lock().await;
-        if let Err(error) = self.shared.runtime.catch_up(id, config).await {
-            tracing::error!(sandbox = %id, %error, "a sandbox is not what it was last asked to be");
-        }
     }
 
     async fn start(&mut self) -> Came {

@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use futures_util::future::BoxFuture;
-use outlive_api::launch::{Copied, IsolationTier};
+use outlive_api::launch::{Copied, IsolationTier, Limits};
 use outlive_core::{
     id::{SandboxId, SnapshotId},
     sandbox::Desired,
@@ -20,6 +20,7 @@ use crate::{
         Capabilities, Disk, Progress, Restore, RestoreError, Runtime, RuntimeError, RuntimeFuture,
         Start, Started, Usage, Whose, fake::FakeRuntime,
     },
+    sandboxes::config::SandboxConfig,
     store::{
         Inserted, KeyHash, KeyRecord, Owner, SandboxFilter, SandboxPage, SandboxRecord,
         SnapshotInserted, SnapshotRecord, SnapshotStore, Store, StoreError, StoreFuture,
@@ -245,6 +246,31 @@ impl Runtime for Fragile<FakeRuntime> {
             self.crash.step().await;
             started
         })
+    }
+
+    fn limit<'a>(
+        &'a self,
+        sandbox: &'a SandboxId,
+        config: &'a SandboxConfig,
+    ) -> RuntimeFuture<'a, ()> {
+        Box::pin(async move {
+            self.crash.step().await;
+            let limited = self.inner.limit(sandbox, config).await;
+            self.crash.step().await;
+            limited
+        })
+    }
+
+    fn limits(&self, sandbox: &SandboxId) -> Result<Option<Limits>, RuntimeError> {
+        self.inner.limits(sandbox)
+    }
+
+    fn catch_up<'a>(
+        &'a self,
+        sandbox: &'a SandboxId,
+        config: &'a SandboxConfig,
+    ) -> RuntimeFuture<'a, ()> {
+        self.inner.catch_up(sandbox, config)
     }
 
     fn running<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, Option<Keeper>> {
