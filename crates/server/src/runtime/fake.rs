@@ -170,7 +170,10 @@ impl FakeHost {
             ..Copied::default()
         };
         self.copying.send_modify(|count| *count += 1);
-        progress.send_replace(Copied {
+        if progress.lacks_total() {
+            progress.learn_total(copied.bytes);
+        }
+        progress.reached(Copied {
             bytes: copied.bytes / 2,
             ..copied.clone()
         });

@@ -10,6 +10,7 @@ mod host;
 mod launcher;
 mod open_files;
 mod place;
+mod progress;
 mod tier;
 mod usage;
 
@@ -21,12 +22,12 @@ use outlive_api::{
     network::NetworkMode,
 };
 use outlive_core::id::{Generation, SandboxId, SnapshotId};
-use tokio::sync::watch;
 
 pub use self::launcher::RuntimeChoice;
 pub(crate) use self::{
     launcher::LauncherRuntime,
     place::{Place, Places},
+    progress::{Copying, Progress},
     tier::backend_of,
     usage::Usage,
 };
@@ -165,9 +166,6 @@ pub(crate) enum RestoreError {
     #[error("the disk is not whole yet: {0}")]
     Unsure(RuntimeError),
 }
-
-/// How far a copy is, as it goes on.
-pub(crate) type Progress = watch::Sender<Copied>;
 
 /// The answer of a backend.
 pub(crate) type RuntimeFuture<'a, T> = BoxFuture<'a, Result<T, RuntimeError>>;

@@ -133,7 +133,7 @@ impl Engine {
         };
         let copied = self.shared.runtime.copy(from, to, progress).await;
         let copied = copied.map_err(|error| self.shared.reserve.blame(failed(&error)))?;
-        progress.send_replace(copied);
+        progress.reached(copied);
         Ok(())
     }
 

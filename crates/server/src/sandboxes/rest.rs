@@ -14,7 +14,6 @@ use axum::{
 };
 use outlive_api::{
     error::{Action, ApiError, ErrorCode},
-    launch::Copied,
     network::AskedNetwork,
     sandbox::{
         self as wire, CreateSandbox, ForkSandbox, ForkedSandbox, Message, PausedSandbox,
@@ -24,8 +23,6 @@ use outlive_api::{
     time,
 };
 use outlive_core::id::SandboxId;
-
-use tokio::sync::watch;
 
 pub(super) use self::shown::status_of;
 pub(crate) use self::{
@@ -49,6 +46,7 @@ use crate::{
         reply::{Data, Failure, session_error},
     },
     limits::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX},
+    runtime::Progress,
     sessions::{CallError, Caller},
     store::SandboxFilter,
 };
@@ -86,19 +84,12 @@ async fn create(
         // It keeps its image, and nobody removes it meanwhile.
         let new = checked(&engine, &catalog, &caller, asked, Some(snapshot.record())).await?;
         let total = snapshot.record().bytes;
-        let (progress, seen) = watch::channel(Copied::default());
+        let (progress, seen) = Progress::new(Some(total));
         let work = async move {
             let sandbox = engine.create_from(new, snapshot, progress).await?;
             Ok(created(&sandbox.record()))
         };
-        return copying(
-            &headers,
-            StatusCode::CREATED,
-            Box::pin(work),
-            seen,
-            Some(total),
-        )
-        .await;
+        return copying(&headers, StatusCode::CREATED, Box::pin(work), seen).await;
     }
     // Until the store knows of the sandbox, which then keeps its image.
     let _image_stays = catalog.hold().await;
@@ -301,7 +292,7 @@ async fn fork(
         hard_ttl: asked.hard_ttl,
         ..wire::SandboxConfig::default()
     })?;
-    let (progress, seen) = watch::channel(Copied::default());
+    let (progress, seen) = Progress::new(None);
     let work = async move {
         let child = engine.fork(&source, change, progress).await?;
         Ok(ForkedSandbox {
@@ -309,7 +300,7 @@ async fn fork(
             sandbox: full(&engine, &child.record()),
         })
     };
-    copying(&headers, StatusCode::CREATED, Box::pin(work), seen, None).await
+    copying(&headers, StatusCode::CREATED, Box::pin(work), seen).await
 }
 
 async fn refresh(

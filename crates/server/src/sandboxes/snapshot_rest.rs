@@ -9,7 +9,6 @@ use axum::{
 };
 use outlive_api::{
     error::{ApiError, ErrorCode},
-    launch::Copied,
     session::Deleted,
     snapshot::{CopyLine, CreateSnapshot, RestoreSandbox, RestoredSandbox, Snapshot, SnapshotList},
     time,
@@ -32,6 +31,7 @@ use crate::{
     },
     images::{HOST, UsedImage},
     limits::{DESCRIPTION_BYTES_MAX, NAME_BYTES_MAX},
+    runtime::{Copying, Progress},
     sessions::{CallError, Caller},
     store::SnapshotRecord,
 };
@@ -61,12 +61,12 @@ async fn create(
 ) -> Answer {
     let source = find(&engine, &caller, &id)?;
     let new = checked(asked)?;
-    let (progress, seen) = watch::channel(Copied::default());
+    let (progress, seen) = Progress::new(None);
     let work = async move {
         let made = engine.snapshot(&source, new, progress).await?;
         Ok(shown(made))
     };
-    copying(&headers, StatusCode::CREATED, work, seen, None).await
+    copying(&headers, StatusCode::CREATED, work, seen).await
 }
 
 fn checked(asked: CreateSnapshot) -> Result<NewSnapshot, ApiError> {
@@ -154,7 +154,7 @@ async fn restore(
     let snapshot_id = parsed(&asked.snapshot_id)?;
     let snapshot = engine.use_snapshot(&caller.owner, &snapshot_id).await?;
     let total = snapshot.record().bytes;
-    let (progress, seen) = watch::channel(Copied::default());
+    let (progress, seen) = Progress::new(Some(total));
     let work = async move {
         engine.restore(&sandbox, snapshot, progress).await?;
         Ok(RestoredSandbox {
@@ -163,7 +163,7 @@ async fn restore(
             status: status_of(sandbox.record().state.observed),
         })
     };
-    copying(&headers, StatusCode::OK, work, seen, Some(total)).await
+    copying(&headers, StatusCode::OK, work, seen).await
 }
 
 /// The answer of a call that copies a disk; line by line for those who ask for that.
@@ -171,16 +171,19 @@ pub(super) async fn copying<T: Serialize + Send + 'static>(
     headers: &HeaderMap,
     status: StatusCode,
     work: impl Future<Output = Result<T, CallError>> + Send + 'static,
-    seen: watch::Receiver<Copied>,
-    bytes_total: Option<u64>,
+    seen: watch::Receiver<Copying>,
 ) -> Answer {
     if !lines::are_wanted(headers) {
         return Ok(Data(status, work.await?).into_response());
     }
-    let progress = move |copied: &Copied| CopyLine::Progress {
-        files: copied.files,
-        bytes: copied.bytes,
-        bytes_total,
+    let progress = |copying: &Copying| {
+        let bytes = copying.copied.bytes;
+        CopyLine::Progress {
+            files: copying.copied.files,
+            bytes,
+            // Measured in blocks, or while the disk was another one: never less than there is.
+            bytes_total: copying.bytes_total.map(|total| total.max(bytes)),
+        }
     };
     Ok(lines::answer(Box::pin(work), seen, progress, last_line))
 }

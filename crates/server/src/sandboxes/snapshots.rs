@@ -257,7 +257,7 @@ impl Engine {
         };
         let made = match copied {
             Ok(()) => {
-                let copied = seen.borrow().clone();
+                let copied = seen.borrow().copied.clone();
                 (record.files, record.bytes) = (copied.files, copied.bytes);
                 record.state = SnapshotState::Ready;
                 let stored = self.shared.store.update_snapshot(&record).await;

@@ -15,15 +15,11 @@ mod snapshots;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use outlive_api::{
-    agent::Request,
-    launch::{Copied, IsolationTier},
-};
+use outlive_api::{agent::Request, launch::IsolationTier};
 use outlive_core::{
     id::{Generation, SnapshotId},
     sandbox::{Desired, Observed},
 };
-use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::fragile::{Crash, Fragile};

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use outlive_api::{
     error::{ApiError, BareErrorEnvelope},
-    launch::Copied,
     named::{
         CreateSandbox, IDLE_SUSPEND_SECONDS_DEFAULT, Sandbox as SandboxBody, SandboxAnswer,
         SandboxList,
@@ -13,7 +12,6 @@ use outlive_api::{
     sandbox as wire,
 };
 use outlive_core::sandbox::Observed;
-use tokio::sync::watch;
 
 use super::{find, refused};
 use crate::{
@@ -23,6 +21,7 @@ use crate::{
         reply::Failure,
     },
     limits::LIST_LIMIT_MAX,
+    runtime::Progress,
     sandboxes::{Engine, Sandbox, rest},
     sessions::Caller,
     store::SandboxFilter,
@@ -81,7 +80,7 @@ async fn make(
         let new = rest::checked(engine, catalog, caller, new, Some(snapshot.record()))
             .await
             .map_err(as_invalid)?;
-        let (progress, _) = watch::channel(Copied::default());
+        let progress = Progress::unseen();
         let made = engine.create_from(new, snapshot, progress).await;
         return made.map_err(refused);
     }

@@ -11,6 +11,7 @@
 //! every part of it took the place of the old one, whoever carries that out.
 
 use std::{
+    convert::Infallible,
     fs::{self, DirBuilder},
     io,
     os::unix::fs::DirBuilderExt as _,
@@ -22,7 +23,7 @@ use outlive_journal::{remove_tree, sync_directory};
 use tokio::{io::AsyncReadExt as _, process::Child};
 
 use super::{
-    super::{Disk, Place, Progress, Restore, RestoreError, RuntimeError, Whose},
+    super::{Disk, Place, Progress, Restore, RestoreError, RuntimeError, Whose, usage::usage},
     LauncherRuntime, blocking, encoded, file, launcher_failed, locked_log, path_text, tell,
 };
 use crate::{ids, limits::LAUNCH_ANSWER_BYTES_MAX};
@@ -107,7 +108,17 @@ impl LauncherRuntime {
             .map_err(|error| RuntimeError::Launcher {
                 message: error.to_string(),
             })?;
-        let copied = match copy_news(&mut child, &message, progress).await {
+        let measuring = async {
+            if progress.lacks_total() {
+                self.measure(from, progress).await;
+            }
+            std::future::pending::<Infallible>().await
+        };
+        let copied = tokio::select! {
+            copied = copy_news(&mut child, &message, progress) => copied,
+            never = measuring => match never {},
+        };
+        let copied = match copied {
             Ok(news) => news,
             Err(error) => return Err(launcher_failed(&error.to_string(), log)),
         };
@@ -118,6 +129,16 @@ impl LauncherRuntime {
             Some(CopyNews::Progress(_)) | None => {
                 Err(launcher_failed("a copy ended without a word", log))
             }
+        }
+    }
+
+    /// Tells how much there is to copy. A copy of which that isn't known is none the worse.
+    async fn measure(&self, from: Disk<'_>, progress: &Progress) {
+        let disk = self.places.of_disk(from.whose).disk();
+        match blocking(move || usage(&disk, u64::MAX)).await {
+            Ok(Ok(usage)) => progress.learn_total(usage.bytes),
+            Ok(Err(error)) => tracing::debug!(%error, "a disk that is copied was not measured"),
+            Err(error) => tracing::debug!(%error, "a disk that is copied was not measured"),
         }
     }
 }
@@ -218,7 +239,7 @@ async fn copy_news(
         stdout.read_exact(&mut body).await?;
         let news: CopyNews = minicbor::decode(&body).map_err(io::Error::other)?;
         if let CopyNews::Progress(copied) = &news {
-            progress.send_replace(copied.clone());
+            progress.reached(copied.clone());
         }
         last = Some(news);
     }

@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-use outlive_api::{
-    agent::{Outcome, Request},
-    launch::Copied,
-};
+use outlive_api::agent::{Outcome, Request};
 use outlive_core::{
     sandbox::{Effect, Input, Observed},
     session::Session,
     time::Timestamp,
 };
-use tokio::{sync::watch, time::timeout};
+use tokio::time::timeout;
 
 use super::{
     super::{fork, store_failed},
@@ -23,7 +20,7 @@ use crate::{
         AGENT_START_MAX, AGENT_WAIT_MAX, FREEZE_ANSWER_MAX, KEEPER_KILL_MAX, READ_ANSWER_MAX,
         RELEASE_MAX,
     },
-    runtime::{Disk, Restore, RestoreError, Start, Whose},
+    runtime::{Disk, Progress, Restore, RestoreError, Start, Whose},
     sessions::CallError,
 };
 
@@ -210,7 +207,7 @@ impl Task {
         }
         let copied = copied.map_err(|error| shared.reserve.blame(fork::failed(&error)))?;
         tracing::info!(sandbox = %self.record.id, to = ?to.target, ?copied, "a disk was copied");
-        to.progress.send_replace(copied);
+        to.progress.reached(copied);
         Ok(())
     }
 
@@ -241,7 +238,7 @@ impl Task {
             return (Some(Input::NotRestored), Err(CallError::NoSnapshot));
         };
         let progress = self.restoring.take();
-        let progress = progress.unwrap_or_else(|| watch::channel(Copied::default()).0);
+        let progress = progress.unwrap_or_else(Progress::unseen);
         let snapshot = match self.shared.store.snapshot(&id).await {
             Ok(Some(snapshot)) => snapshot,
             // It is not removed as long as anybody is put back to it.
@@ -257,7 +254,7 @@ impl Task {
         match self.mailbox.meanwhile(restoring).await {
             Ok(copied) => {
                 tracing::info!(sandbox = %self.record.id, snapshot = %id, ?copied, "a disk was put back");
-                progress.send_replace(copied);
+                progress.reached(copied);
                 (Some(Input::Restored), Ok(()))
             }
             Err(RestoreError::Untouched(error)) => {

@@ -2,19 +2,16 @@
 
 use std::time::Duration;
 
-use outlive_api::launch::Copied;
 use outlive_core::{id::Generation, sandbox::Observed};
-use tokio::sync::watch;
 
 use super::{Server, Stage, killed_at_every_step, new_sandbox};
-use crate::clock;
-use crate::sandboxes::config::ConfigChange;
+use crate::{clock, runtime::Progress, sandboxes::config::ConfigChange};
 
 #[test]
 fn a_server_killed_while_it_forks_leaves_a_whole_copy_or_none() {
     let steps = killed_at_every_step(|engine| async move {
         let source = engine.create(new_sandbox()).await.unwrap();
-        let (progress, _) = watch::channel(Copied::default());
+        let progress = Progress::unseen();
         let fork = engine
             .fork(&source, ConfigChange::default(), progress)
             .await;
@@ -31,7 +28,7 @@ fn a_fork_is_a_sandbox_of_its_own_and_its_source_goes_on() {
         let mut new = new_sandbox();
         (new.config.ttl, new.config.hard_ttl) = (Some(1000), Some(2000));
         let source = server.engine.create(new).await.unwrap();
-        let (progress, _) = watch::channel(Copied::default());
+        let progress = Progress::unseen();
         let change = ConfigChange {
             hard_ttl: Some(60),
             ..ConfigChange::default()
@@ -50,7 +47,7 @@ fn a_fork_is_a_sandbox_of_its_own_and_its_source_goes_on() {
         assert!(left <= Duration::from_mins(1), "{left:?}");
         // A source that sleeps is not woken for it.
         source.suspend().await.unwrap();
-        let (progress, _) = watch::channel(Copied::default());
+        let progress = Progress::unseen();
         let change = ConfigChange::default();
         server.engine.fork(&source, change, progress).await.unwrap();
         assert!(agent.is_frozen());

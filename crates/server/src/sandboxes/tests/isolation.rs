@@ -30,7 +30,7 @@ fn a_sandbox_is_never_started_with_less_isolation_than_it_was_made_with() {
         let everything = SandboxFilter::default();
         let page = second.engine.page(&owner, &everything, 9, 0);
         assert_eq!(page.await.unwrap().total, 1);
-        let (progress, _watched) = watch::channel(Copied::default());
+        let progress = Progress::unseen();
         let forked = second
             .engine
             .fork(&sandbox, ConfigChange::default(), progress);

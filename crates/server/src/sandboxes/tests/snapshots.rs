@@ -10,7 +10,7 @@ use super::{
 
 /// Nobody looks at it.
 fn progress() -> Progress {
-    watch::channel(Copied::default()).0
+    Progress::unseen()
 }
 
 fn named(name: &str) -> NewSnapshot {
@@ -253,15 +253,16 @@ fn a_source_that_is_copied_is_seen_and_takes_commands_in_turn() {
         let engine = &server.engine;
         let source = engine.create(new_sandbox()).await.unwrap();
         stage.host.hold_copies();
-        let (progress, mut seen) = watch::channel(Copied::default());
+        let (progress, mut seen) = Progress::new(None);
         stage.host.write(&source.record().id, "four");
         let forking = engine.fork(&source, ConfigChange::default(), progress);
         let looking = async {
             stage.host.copies().await;
             let halfway = seen
-                .wait_for(|copied| copied.bytes > 0)
+                .wait_for(|copying| copying.copied.bytes > 0)
                 .await
                 .unwrap()
+                .copied
                 .bytes;
             assert_eq!(halfway, 2);
             assert_eq!(source.record().state.observed, Observed::Running);
