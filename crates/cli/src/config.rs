@@ -14,11 +14,12 @@ use std::{
 };
 
 use serde::Deserialize;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     args::{Format, Global},
     error::{Failure, Result},
-    limits::FILE_BYTES_MAX,
+    limits::{FILE_BYTES_MAX, START_LOOK_EVERY, START_WAIT_MAX},
 };
 
 /// The profile file.
@@ -70,8 +71,24 @@ impl std::fmt::Debug for Settings {
     }
 }
 
-/// Finds the server, the key and the format.
-pub fn resolve(global: &Global) -> Result<Settings> {
+/// Finds the server, the key and the format. One of this machine that was started a moment ago is
+/// waited for.
+pub async fn resolve(global: &Global) -> Result<Settings> {
+    let starting = async {
+        loop {
+            match look(global) {
+                Err(failure) if failure.code == NO_SERVER => sleep(START_LOOK_EVERY).await,
+                found => return found,
+            }
+        }
+    };
+    match timeout(START_WAIT_MAX, starting).await {
+        Ok(found) => found,
+        Err(_elapsed) => look(global),
+    }
+}
+
+fn look(global: &Global) -> Result<Settings> {
     let profile = profile(global)?;
     let data = default_data_dir();
     let local = data
@@ -122,11 +139,13 @@ fn check_token(token: &str) -> Result<()> {
     )
 }
 
+const NO_SERVER: &str = "no_server";
+
 fn no_server(data: Option<&Path>) -> Failure {
     let looked = data.map_or_else(String::new, |dir| {
         format!(", and {} holds none", dir.display())
     });
-    Failure::new("no_server", format!("no server is named{looked}")).with_next(
+    Failure::new(NO_SERVER, format!("no server is named{looked}")).with_next(
         "start one with `outlive serve`, or name one with --url, OUTLIVE_URL or a profile",
     )
 }

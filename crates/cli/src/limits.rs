@@ -5,6 +5,13 @@ use std::time::Duration;
 /// Longest wait for a connection to the server.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a server of this machine is waited for that may just have been started, as by
+/// `outlive serve &` in the line before.
+pub const START_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// How often it is looked for meanwhile.
+pub const START_LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// Longest wait for the answer to a call that only reads.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(30);
 

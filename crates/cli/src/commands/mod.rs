@@ -30,8 +30,8 @@ pub struct Context {
 }
 
 impl Context {
-    fn new(global: &Global) -> Result<Self> {
-        let settings = config::resolve(global)?;
+    async fn new(global: &Global) -> Result<Self> {
+        let settings = config::resolve(global).await?;
         let format = settings.format;
         Ok(Self {
             client: Client::new(settings)?,
@@ -49,30 +49,36 @@ pub async fn run(cli: Cli) -> Result<u8> {
         Command::Doctor(args) => doctor::run(&args, global.format().unwrap_or(Format::Table)).await,
         Command::Completions { shell } => completions(shell),
         Command::Run(args) => {
-            let context = Context::new(&global).map_err(Failure::not_the_program)?;
+            let context = Context::new(&global)
+                .await
+                .map_err(Failure::not_the_program)?;
             return run::run(&context, &args)
                 .await
                 .map_err(Failure::not_the_program);
         }
         Command::Sandbox(Sandbox::Session(command)) | Command::Session(command) => {
-            return session::run(&Context::new(&global)?, command).await;
+            return session::run(&Context::new(&global).await?, command).await;
         }
         Command::Sandbox(Sandbox::Exec(args)) => {
-            let context = Context::new(&global).map_err(Failure::not_the_program)?;
+            let context = Context::new(&global)
+                .await
+                .map_err(Failure::not_the_program)?;
             return exec::exec(&context, &args)
                 .await
                 .map_err(Failure::not_the_program);
         }
         Command::Sandbox(Sandbox::Run(args)) => {
-            let context = Context::new(&global).map_err(Failure::not_the_program)?;
+            let context = Context::new(&global)
+                .await
+                .map_err(Failure::not_the_program)?;
             return code::run(&context, &args)
                 .await
                 .map_err(Failure::not_the_program);
         }
-        Command::Sandbox(command) => sandbox::run(&Context::new(&global)?, command).await,
-        Command::Image(command) => image::run(&Context::new(&global)?, command).await,
-        Command::Key(command) => key::run(&Context::new(&global)?, command).await,
-        Command::Upgrade(args) => upgrade::run(&Context::new(&global)?, &args).await,
+        Command::Sandbox(command) => sandbox::run(&Context::new(&global).await?, command).await,
+        Command::Image(command) => image::run(&Context::new(&global).await?, command).await,
+        Command::Key(command) => key::run(&Context::new(&global).await?, command).await,
+        Command::Upgrade(args) => upgrade::run(&Context::new(&global).await?, &args).await,
     };
     done.map(|()| 0)
 }

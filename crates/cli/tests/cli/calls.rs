@@ -293,11 +293,16 @@ async fn a_server_of_this_machine_is_found_and_its_key_stays_here() {
     let done = outlive.run("sandbox list").await.expect(1);
     assert!(done.stderr.contains("no_server"), "{}", done.stderr);
 
+    // One that was started in the line before is not there yet.
     let data = outlive.home().join("data");
-    fs::create_dir(&data).unwrap();
-    fs::write(data.join("endpoint"), format!("{}\n", local.url)).unwrap();
-    fs::write(data.join("admin.token"), "the-admin\n").unwrap();
-    outlive.run("sandbox list").await.expect(0);
+    let starting = async {
+        fs::create_dir(&data).unwrap();
+        tokio::task::yield_now().await;
+        fs::write(data.join("admin.token"), "the-admin\n").unwrap();
+        fs::write(data.join("endpoint"), format!("{}\n", local.url)).unwrap();
+    };
+    let (listed, ()) = tokio::join!(outlive.run("sandbox list"), starting);
+    listed.expect(0);
     assert_eq!(local.seen()[0].headers["authorization"], "Bearer the-admin");
 
     outlive.set("OUTLIVE_URL", &foreign.url);
