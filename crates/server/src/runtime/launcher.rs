@@ -178,17 +178,14 @@ impl LauncherRuntime {
         let kept = place.launch_config();
         replace_path(&kept, &message).map_err(file("writing", &kept))?;
         let log = locked_log(&place)?;
-        let answer = match self.agent.run("launch", &message, &log, LAUNCH_MAX).await {
-            Ok(answer) => answer,
-            Err(error) => return Err(launcher_failed(&error.to_string(), log)),
-        };
+        let answer = self.agent.run("launch", &message, &log, LAUNCH_MAX).await?;
         let launched = match minicbor::decode(&answer) {
             Ok(LaunchOutcome::Started(launched)) => launched,
             Ok(LaunchOutcome::Failed(failure)) => return Err(failure.into()),
             Err(error) => {
                 return Err(launcher_failed(
                     &format!("its answer is unreadable: {error}"),
-                    log,
+                    &log,
                 ));
             }
         };
@@ -198,7 +195,7 @@ impl LauncherRuntime {
         let state = place.state();
         let keeper = Keeper::find(&state)
             .map_err(file("looking for the keeper of", &state))?
-            .ok_or_else(|| launcher_failed("its keeper is gone again", log))?;
+            .ok_or_else(|| launcher_failed("its keeper is gone again", &log))?;
         if kind == self.kind() {
             *self
                 .isolation
@@ -219,10 +216,7 @@ impl LauncherRuntime {
             Err(error) => return Err(file("reading", &kept)(error)),
         };
         let log = locked_log(&place)?;
-        match self.agent.run("sweep", &message, &log, SWEEP_MAX).await {
-            Ok(_said) => {}
-            Err(error) => return Err(launcher_failed(&error.to_string(), log)),
-        }
+        self.agent.run("sweep", &message, &log, SWEEP_MAX).await?;
         // Namespaces and mounts went with the keeper; these names are left.
         remove(&place.state().join("agent.sock"))?;
         remove(&place.state().join("keeper.pid"))

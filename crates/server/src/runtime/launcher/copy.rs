@@ -120,14 +120,14 @@ impl LauncherRuntime {
         };
         let copied = match copied {
             Ok(news) => news,
-            Err(error) => return Err(launcher_failed(&error.to_string(), log)),
+            Err(error) => return Err(launcher_failed(&error.to_string(), &log)),
         };
         match copied {
             Some(CopyNews::Done(copied)) => Ok(copied),
             Some(CopyNews::Failed(failure)) => Err(RuntimeError::Copy(failure)),
             Some(CopyNews::TooDeep(message)) => Err(RuntimeError::TooDeep { message }),
             Some(CopyNews::Progress(_)) | None => {
-                Err(launcher_failed("a copy ended without a word", log))
+                Err(launcher_failed("a copy ended without a word", &log))
             }
         }
     }

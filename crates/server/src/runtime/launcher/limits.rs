@@ -2,18 +2,20 @@
 //!
 //! What a launch was told says what is in force: it is written once the groups have it.
 
-use std::io;
-
-use outlive_api::launch::Limited;
+use outlive_api::launch::{LaunchConfig, Limited, Limits};
 use outlive_core::id::SandboxId;
 use outlive_journal::replace_path;
 
 use super::{
     LauncherRuntime, file,
     program::{launcher_failed, passing_log},
-    told::{encoded, limits, newest},
+    told::{encoded, launched, limits, newest},
 };
-use crate::{limits::LIMIT_MAX, runtime::RuntimeError, sandboxes::config::SandboxConfig};
+use crate::{
+    limits::LIMIT_MAX,
+    runtime::{Place, RuntimeError},
+    sandboxes::config::SandboxConfig,
+};
 
 impl LauncherRuntime {
     /// Has a sandbox that was launched be limited as it should.
@@ -23,24 +25,28 @@ impl LauncherRuntime {
         config: &SandboxConfig,
     ) -> Result<(), RuntimeError> {
         let place = self.places.of(sandbox);
-        let kept = place.launch_config();
-        let mut launched = newest(&place)?
-            .ok_or_else(|| file("reading", &kept)(io::Error::from(io::ErrorKind::NotFound)))?;
-        launched.limits = limits(config)?;
+        self.confine(&place, launched(&place)?, limits(config)?)
+            .await
+    }
+
+    /// Has the groups of a launch have these limits, then notes that they do.
+    async fn confine(
+        &self,
+        place: &Place,
+        mut launched: LaunchConfig,
+        limits: Limits,
+    ) -> Result<(), RuntimeError> {
+        launched.limits = limits;
         let message = encoded(&launched)?;
-        let log = passing_log().map_err(|error| RuntimeError::Launcher {
-            message: error.to_string(),
-        })?;
-        let answer = match self.agent.run("limit", &message, &log, LIMIT_MAX).await {
-            Ok(answer) => answer,
-            Err(error) => return Err(launcher_failed(&error.to_string(), log)),
-        };
+        let kept = place.launch_config();
+        let log = passing_log()?;
+        let answer = self.agent.run("limit", &message, &log, LIMIT_MAX).await?;
         match minicbor::decode(&answer) {
             Ok(Limited::Done) => replace_path(&kept, &message).map_err(file("writing", &kept)),
             Ok(Limited::Refused(failure)) => Err(RuntimeError::NotNow(failure)),
             Err(error) => Err(launcher_failed(
                 &format!("its answer is unreadable: {error}"),
-                log,
+                &log,
             )),
         }
     }
@@ -51,11 +57,14 @@ impl LauncherRuntime {
         sandbox: &SandboxId,
         config: &SandboxConfig,
     ) -> Result<(), RuntimeError> {
-        match newest(&self.places.of(sandbox))? {
-            Some(launched) if launched.limits != limits(config)? => {
-                self.change_limits(sandbox, config).await
-            }
-            Some(_) | None => Ok(()),
+        let place = self.places.of(sandbox);
+        let Some(launched) = newest(&place)? else {
+            return Ok(());
+        };
+        let limits = limits(config)?;
+        if launched.limits == limits {
+            return Ok(());
         }
+        self.confine(&place, launched, limits).await
     }
 }

@@ -1,7 +1,5 @@
 //! The networks of launched sandboxes: which one each has, and their rules.
 
-use std::io;
-
 use outlive_api::{
     launch::{
         Egress, LaunchConfig, Link, NetworkMode as LaunchNetwork, RuntimeKind, TidyConfig, Verdict,
@@ -14,12 +12,12 @@ use outlive_journal::replace_path;
 
 use super::{
     LauncherRuntime, file,
-    program::{launcher_failed, open_log, passing_log},
-    told::{egress, encoded, newest, path_text},
+    program::{open_log, passing_log},
+    told::{egress, encoded, launched, newest, path_text},
 };
 use crate::{
     limits::{EGRESS_MAX, SWEEP_MAX},
-    runtime::RuntimeError,
+    runtime::{Place, RuntimeError},
     sandboxes::config::SandboxConfig,
 };
 
@@ -40,13 +38,9 @@ impl LauncherRuntime {
         let message = encoded(&TidyConfig {
             sandboxes: path_text(self.places.root())?,
         })?;
-        let log = passing_log().map_err(|error| RuntimeError::Launcher {
-            message: error.to_string(),
-        })?;
-        match self.agent.run("tidy", &message, &log, SWEEP_MAX).await {
-            Ok(_said) => Ok(()),
-            Err(error) => Err(launcher_failed(&error.to_string(), log)),
-        }
+        let log = passing_log()?;
+        self.agent.run("tidy", &message, &log, SWEEP_MAX).await?;
+        Ok(())
     }
 
     /// Has a sandbox that was launched with a link of its own reach what it should.
@@ -56,20 +50,9 @@ impl LauncherRuntime {
         config: &SandboxConfig,
     ) -> Result<(), RuntimeError> {
         let place = self.places.of(sandbox);
-        let kept = place.launch_config();
-        let launched = newest(&place)?
-            .ok_or_else(|| file("reading", &kept)(io::Error::from(io::ErrorKind::NotFound)))?;
-        let Some(launched) = self.changed(launched, config)? else {
-            return Ok(()); // It runs with another network; the next generation has this one.
-        };
-        let message = encoded(&launched)?;
-        replace_path(&kept, &message).map_err(file("writing", &kept))?;
-        let path = place.egress_log();
-        let log = open_log(&path)?;
-        log.set_len(0).map_err(file("clearing", &path))?;
-        match self.agent.run("egress", &message, &log, EGRESS_MAX).await {
-            Ok(_said) => Ok(()),
-            Err(error) => Err(launcher_failed(&error.to_string(), log)),
+        match self.changed(launched(&place)?, config)? {
+            Some(changed) => self.rule(&place, &changed).await,
+            None => Ok(()), // It runs with another network; the next generation has this one.
         }
     }
 
@@ -79,15 +62,28 @@ impl LauncherRuntime {
         sandbox: &SandboxId,
         config: &SandboxConfig,
     ) -> Result<(), RuntimeError> {
-        let Some(launched) = newest(&self.places.of(sandbox))? else {
+        let place = self.places.of(sandbox);
+        let Some(launched) = newest(&place)? else {
             return Ok(());
         };
         match self.changed(launched.clone(), config)? {
             Some(changed) if changed.way_out != launched.way_out => {
-                self.change_egress(sandbox, config).await
+                self.rule(&place, &changed).await
             }
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// Notes what a launch has become, then has its rules be that.
+    async fn rule(&self, place: &Place, launched: &LaunchConfig) -> Result<(), RuntimeError> {
+        let message = encoded(launched)?;
+        let kept = place.launch_config();
+        replace_path(&kept, &message).map_err(file("writing", &kept))?;
+        let path = place.egress_log();
+        let log = open_log(&path)?;
+        log.set_len(0).map_err(file("clearing", &path))?;
+        self.agent.run("egress", &message, &log, EGRESS_MAX).await?;
+        Ok(())
     }
 
     /// What a launch with a link becomes; nothing for one without.

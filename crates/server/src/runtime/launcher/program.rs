@@ -65,9 +65,20 @@ impl Program {
             })
     }
 
-    /// Runs the agent's binary. It is not killed with us: what it began it may finish, and the
-    /// next server finds it.
+    /// Runs the agent's binary; its answer. It is not killed with us: what it began it may finish,
+    /// and the next server finds it. A failure comes with what the log says.
     pub(super) async fn run(
+        &self,
+        verb: &str,
+        message: &[u8],
+        log: &File,
+        within: Duration,
+    ) -> Result<Vec<u8>, RuntimeError> {
+        let ran = self.converse_within(verb, message, log, within).await;
+        ran.map_err(|error| launcher_failed(&error.to_string(), log))
+    }
+
+    async fn converse_within(
         &self,
         verb: &str,
         message: &[u8],
@@ -108,8 +119,13 @@ async fn converse(child: &mut Child, message: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Where a program that belongs to no sandbox says what went wrong.
-pub(super) fn passing_log() -> io::Result<File> {
-    Ok(memfd_create("outlive-log", MemfdFlags::CLOEXEC)?.into())
+pub(super) fn passing_log() -> Result<File, RuntimeError> {
+    match memfd_create("outlive-log", MemfdFlags::CLOEXEC) {
+        Ok(log) => Ok(log.into()),
+        Err(error) => Err(RuntimeError::Launcher {
+            message: io::Error::from(error).to_string(),
+        }),
+    }
 }
 
 pub(super) fn open_log(path: &Path) -> Result<File, RuntimeError> {
@@ -148,13 +164,11 @@ pub(super) fn launcher_works(place: &Place) -> Result<bool, RuntimeError> {
     }
 }
 
-pub(super) fn launcher_failed(how: &str, mut log: File) -> RuntimeError {
+pub(super) fn launcher_failed(how: &str, mut log: &File) -> RuntimeError {
     let mut said = String::new();
-    let read = log.seek(SeekFrom::Start(0)).and_then(|_| {
-        (&mut log)
-            .take(LAUNCH_LOG_BYTES_SHOWN)
-            .read_to_string(&mut said)
-    });
+    let read = log
+        .seek(SeekFrom::Start(0))
+        .and_then(|_| log.take(LAUNCH_LOG_BYTES_SHOWN).read_to_string(&mut said));
     if let Err(error) = read {
         tracing::debug!(%error, "a launcher's log can't be read");
     }

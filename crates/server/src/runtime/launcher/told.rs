@@ -47,6 +47,15 @@ pub(super) fn newest(place: &Place) -> Result<Option<LaunchConfig>, RuntimeError
     Ok(Some(config))
 }
 
+/// The same of a sandbox that was launched.
+pub(super) fn launched(place: &Place) -> Result<LaunchConfig, RuntimeError> {
+    let missing = || {
+        let kept = place.launch_config();
+        super::file("reading", &kept)(io::ErrorKind::NotFound.into())
+    };
+    newest(place)?.ok_or_else(missing)
+}
+
 /// What the launcher is told of it.
 pub(super) fn launch_config(plan: Plan<'_>) -> Result<LaunchConfig, RuntimeError> {
     let start = plan.start;
