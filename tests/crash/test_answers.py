@@ -8,9 +8,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from outlive_testing import processes
 from outlive_testing.api import Api, Failure
-from outlive_testing.server import Server, wait_until
+from outlive_testing.server import Server, kill_supervisor
 
 STUBBORN = "trap '' TERM; echo up; read never"
 
@@ -19,17 +18,6 @@ STUBBORN = "trap '' TERM; echo up; read never"
 def sandbox():
     with Server() as server:
         yield Api(server).sandbox()
-
-
-def kill_supervisor(sandbox) -> None:
-    """Kills the supervisor and waits until there is another."""
-    def victim():
-        found = processes.supervisors(sandbox.id)
-        return found[0] if found else None
-
-    old = wait_until(victim, 30, "a supervisor")
-    processes.kill(old)
-    wait_until(lambda: victim() not in (None, old), 30, "the next supervisor")
 
 
 def stubborn(sandbox):

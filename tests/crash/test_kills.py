@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from outlive_testing import processes
 from outlive_testing.api import Api, output, payload
 from outlive_testing.clients import Follower, Typist, retried
 from outlive_testing.lines import EXIT_CODE, Check, command
-from outlive_testing.server import Server, wait_until
+from outlive_testing.server import Server, kill_supervisor
 
 RETENTION = {"max_bytes": 1 << 40}
 # Each mode: how fast the child writes, and how long our processes live between two kills.
@@ -17,17 +16,6 @@ MODES = {
     "throttled": (100_000_000, (0.010, 0.500)),
     "flood": (0, (0.001, 0.016)),
 }
-
-
-def kill_supervisor(sandbox) -> None:
-    """Kills the supervisor and waits until the next one answers."""
-    def victim():
-        found = processes.supervisors(sandbox.id)
-        return found[0] if found else None
-
-    old = wait_until(victim, 30, "a supervisor")
-    processes.kill(old)
-    wait_until(lambda: victim() not in (None, old), 30, "the next supervisor")
 
 
 def kill(target: str, server: Server, sandbox) -> None:

@@ -34,6 +34,17 @@ def wait_until(condition, seconds: float = 10.0, what: str = "the condition"):
         time.sleep(0.005)
 
 
+def kill_supervisor(sandbox) -> None:
+    """Kills the supervisor and waits until there is another."""
+    def victim():
+        found = processes.supervisors(sandbox.id)
+        return found[0] if found else None
+
+    old = wait_until(victim, 30, "a supervisor")
+    processes.kill(old)
+    wait_until(lambda: victim() not in (None, old), 30, "the next supervisor")
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
