@@ -351,8 +351,22 @@ pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a registry may take to accept a connection.
 pub(crate) const REGISTRY_CONNECT_MAX: Duration = Duration::from_secs(30);
 
-/// How long a registry may send nothing.
+/// How long a registry may take to answer with a description or a token, all of it.
+pub(crate) const REGISTRY_ANSWER_MAX: Duration = Duration::from_mins(1);
+
+/// Of a layer, so much has to come in so long, or all that is left of it.
+pub(crate) const REGISTRY_PACE_BYTES: u64 = 64 * 1024;
+/// See [`REGISTRY_PACE_BYTES`].
 pub(crate) const REGISTRY_SILENCE_MAX: Duration = Duration::from_mins(1);
+
+/// Largest answer with a token of a registry, and largest of its complaints that is read, bytes.
+pub(crate) const REGISTRY_NOTE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Of what a registry complains about, so much is shown, characters.
+pub(crate) const REGISTRY_COMPLAINT_MAX: usize = 300;
+
+/// How often a registry may send one request elsewhere.
+pub(crate) const REGISTRY_REDIRECTS_MAX: usize = 10;
 
 /// Templates of one server.
 pub(crate) const TEMPLATES_MAX: usize = 1000;

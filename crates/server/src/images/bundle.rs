@@ -362,24 +362,32 @@ impl Description {
 
 /// The image of an index that runs here.
 fn choose(index: &ImageIndex) -> Result<Descriptor, ImageError> {
-    let mut fit = index.manifests().iter().filter(|one| {
-        one.platform().as_ref().is_none_or(|platform| {
-            *platform.os() == Os::Linux && *platform.architecture() == Arch::default()
-        })
-    });
+    let mut fit = fitting(index);
     match (fit.next(), fit.next()) {
         (Some(one), None) => Ok(one.clone()),
         (Some(_), Some(_)) => Err(ImageError::Unsupported(
             "the layout holds several images for this machine; export them one by one".into(),
         )),
-        (None, _) => Err(ImageError::Unsupported(
-            format!("it holds no image for linux/{}", Arch::default()).into(),
-        )),
+        (None, _) => Err(none_fits()),
     }
 }
 
+/// The images of an index that run here.
+pub(super) fn fitting(index: &ImageIndex) -> impl Iterator<Item = &Descriptor> {
+    index.manifests().iter().filter(|one| {
+        one.platform().as_ref().is_none_or(|platform| {
+            *platform.os() == Os::Linux && *platform.architecture() == Arch::default()
+        })
+    })
+}
+
+/// An index without an image that runs here.
+pub(super) fn none_fits() -> ImageError {
+    ImageError::Unsupported(format!("it holds no image for linux/{}", Arch::default()).into())
+}
+
 /// Both look alike; only an index lists manifests.
-fn is_index(bytes: &[u8]) -> Result<bool, ImageError> {
+pub(super) fn is_index(bytes: &[u8]) -> Result<bool, ImageError> {
     let value: serde_json::Value = parse("a manifest", bytes)?;
     Ok(value.get("manifests").is_some())
 }
@@ -425,7 +433,11 @@ fn beside(name: &str, target: &str) -> String {
     parts.join("/")
 }
 
-fn parse<T: serde::de::DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ImageError> {
+/// Reads a description.
+pub(super) fn parse<T: serde::de::DeserializeOwned>(
+    what: &str,
+    bytes: &[u8],
+) -> Result<T, ImageError> {
     serde_json::from_slice(bytes).map_err(|error| ImageError::Corrupt {
         what: what.to_owned(),
         reason: error.to_string(),

@@ -313,7 +313,7 @@ impl Library {
         asked: PullImage,
         progress: Progress,
     ) -> Result<Used, ImageError> {
-        let remote = Remote::new(&asked)?;
+        let mut remote = Remote::new(&asked)?;
         let name = match &asked.name {
             Some(name) => ImageName::parse(name)?,
             None => ImageName::parse(&remote.name(&asked.reference).ok_or(ImageError::Name {
@@ -323,7 +323,10 @@ impl Library {
         };
         let cancel = self.stop.child_token();
         let _given_up = cancel.clone().drop_guard();
-        let manifest = remote.manifest().await?;
+        let manifest = tokio::select! {
+            manifest = remote.manifest() => manifest?,
+            () = cancel.cancelled() => return Err(ImageError::Cancelled),
+        };
         let mut pins = self.pins();
         for layer in &manifest.description.diff_ids {
             pins.add(*layer);

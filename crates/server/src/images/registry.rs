@@ -1,5 +1,9 @@
 //! Images from a registry.
 
+mod asking;
+#[cfg(test)]
+mod tests;
+
 use std::{
     fs::{File, OpenOptions},
     io::Write as _,
@@ -7,53 +11,45 @@ use std::{
     path::Path,
 };
 
-use bytes::Bytes;
-use futures_util::StreamExt as _;
-use oci_client::{
-    Client, Reference,
-    client::{ClientConfig, ClientProtocol},
-    errors::{DigestError, OciDistributionError},
-    manifest::OciDescriptor,
-    secrets::RegistryAuth,
+use oci_spec::{
+    distribution::Reference,
+    image::{Descriptor, ImageIndex, ImageManifest},
 };
 use outlive_api::image::PullImage;
 use tokio_util::sync::CancellationToken;
 
+use self::asking::{Asking, Patience};
 use super::{
     archive::Slice,
-    bundle::{Description, Packed, promised},
+    bundle::{Description, Packed, digest_of, fitting, is_index, none_fits, parse, promised},
     digest::Digest,
     dir::at,
     error::ImageError,
     progress::Progress,
 };
-use crate::limits::{
-    IMAGE_BYTES_MAX, IMAGE_JSON_BYTES_MAX, REGISTRY_CONNECT_MAX, REGISTRY_SILENCE_MAX,
-};
+use crate::limits::{IMAGE_BYTES_MAX, IMAGE_INDEX_DEPTH_MAX, IMAGE_JSON_BYTES_MAX};
 
 /// An image in a registry, and how to ask for it.
+#[derive(Debug)]
 pub(crate) struct Remote {
-    client: Client,
+    asking: Asking,
     reference: Reference,
-    auth: RegistryAuth,
-}
-
-impl std::fmt::Debug for Remote {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Remote").field(&self.reference).finish()
-    }
 }
 
 /// What a registry says of an image.
 #[derive(Debug)]
 pub(crate) struct Manifest {
     pub(crate) description: Description,
-    layers: Vec<OciDescriptor>,
+    layers: Vec<Descriptor>,
 }
 
 impl Remote {
     /// Prepares to ask; makes no connection yet.
     pub(crate) fn new(asked: &PullImage) -> Result<Self, ImageError> {
+        Self::with_patience(asked, Patience::default())
+    }
+
+    fn with_patience(asked: &PullImage, patience: Patience) -> Result<Self, ImageError> {
         let bad = |why| ImageError::Name {
             name: asked.reference.clone(),
             why,
@@ -62,38 +58,17 @@ impl Remote {
             .reference
             .parse()
             .map_err(|_| bad("a reference is registry/repository:tag or …@sha256:digest"))?;
-        let auth = match (&asked.username, &asked.password) {
-            (Some(user), Some(password)) => RegistryAuth::Basic(user.clone(), password.clone()),
-            (None, None) => RegistryAuth::Anonymous,
+        let login = match (&asked.username, &asked.password) {
+            (Some(user), Some(password)) => Some((user.clone(), password.clone())),
+            (None, None) => None,
             (Some(_), None) | (None, Some(_)) => {
                 return Err(bad("username and password come together"));
             }
         };
         let plain = asked.insecure || is_loopback(reference.resolve_registry());
-        let config = ClientConfig {
-            protocol: if plain {
-                ClientProtocol::HttpsExcept(vec![reference.resolve_registry().to_owned()])
-            } else {
-                ClientProtocol::Https
-            },
-            connect_timeout: Some(REGISTRY_CONNECT_MAX),
-            read_timeout: Some(REGISTRY_SILENCE_MAX),
-            user_agent: concat!("outlive/", env!("CARGO_PKG_VERSION")),
-            ..ClientConfig::default()
-        };
-        if rustls::crypto::CryptoProvider::get_default().is_none()
-            && rustls::crypto::ring::default_provider()
-                .install_default()
-                .is_err()
-        {
-            tracing::trace!("another thread chose how to encrypt");
-        }
-        let client = Client::try_from(config)
-            .map_err(|error| ImageError::Failed(format!("no client for registries: {error}")))?;
         Ok(Self {
-            client,
+            asking: Asking::new(&reference, plain, login, patience)?,
             reference,
-            auth,
         })
     }
 
@@ -108,29 +83,49 @@ impl Remote {
     }
 
     /// Asks what the image is made of.
-    pub(crate) async fn manifest(&self) -> Result<Manifest, ImageError> {
-        let pulled = self
-            .client
-            .pull_image_manifest(&self.reference, &self.auth)
-            .await;
-        let (manifest, _digest) = pulled.map_err(|error| self.failed(&error))?;
-        let digest = known(&manifest.config.digest)?;
+    pub(crate) async fn manifest(&mut self) -> Result<Manifest, ImageError> {
+        let manifest = self.chosen().await?;
+        let digest = digest_of(manifest.config())?;
         let mut config = Vec::new();
-        self.blob(&manifest.config, IMAGE_JSON_BYTES_MAX, |bytes| {
+        self.blob(manifest.config(), IMAGE_JSON_BYTES_MAX, |bytes| {
             config.extend_from_slice(bytes);
             Ok(())
         })
         .await?;
         promised("the image's configuration", digest, Digest::of(&config))?;
         Ok(Manifest {
-            description: Description::read(&config)?.with(manifest.layers.len())?,
-            layers: manifest.layers,
+            description: Description::read(&config)?.with(manifest.layers().len())?,
+            layers: manifest.layers().clone(),
         })
+    }
+
+    /// The manifest of the image that runs here; the first, where an index has several.
+    async fn chosen(&mut self) -> Result<ImageManifest, ImageError> {
+        let mut wanted = match (self.reference.digest(), self.reference.tag()) {
+            (Some(digest), _) => digest.to_owned(),
+            (None, tag) => tag.unwrap_or("latest").to_owned(),
+        };
+        for _ in 0..IMAGE_INDEX_DEPTH_MAX {
+            let bytes = self.asking.manifest(&wanted).await?;
+            if let Some(digest) = Digest::parse(&wanted) {
+                promised("the manifest", digest, Digest::of(&bytes))?;
+            } else if wanted.contains(':') {
+                return Err(ImageError::Unsupported(
+                    format!("digest {wanted:?} is no sha256").into(),
+                ));
+            }
+            if !is_index(&bytes)? {
+                return parse("a manifest", &bytes);
+            }
+            let index: ImageIndex = parse("an index", &bytes)?;
+            wanted = digest_of(fitting(&index).next().ok_or_else(none_fits)?)?.to_string();
+        }
+        Err(ImageError::Unsupported("its indexes lead too deep".into()))
     }
 
     /// Fetches the layers that are wanted into files below `draft`.
     pub(crate) async fn layers(
-        &self,
+        &mut self,
         manifest: &Manifest,
         wanted: impl Fn(Digest) -> bool,
         draft: &Path,
@@ -148,8 +143,7 @@ impl Remote {
             .iter()
             .zip(&wanted)
             .filter(|(_, wanted)| **wanted)
-            .map(|(layer, _)| u64::try_from(layer.size).unwrap_or(0))
-            .sum();
+            .fold(0_u64, |sum, (layer, _)| sum.saturating_add(layer.size()));
         let mut done = 0;
         let mut packed = Vec::with_capacity(wanted.len());
         for (number, (layer, wanted)) in manifest.layers.iter().zip(wanted).enumerate() {
@@ -157,7 +151,7 @@ impl Remote {
                 packed.push(None);
                 continue;
             }
-            let digest = known(&layer.digest)?;
+            let digest = digest_of(layer)?;
             let path = draft.join(format!("blob-{number}"));
             let mut file = create(&path)?;
             self.blob(layer, IMAGE_BYTES_MAX, |bytes| {
@@ -180,80 +174,21 @@ impl Remote {
 
     /// Passes a blob on as it comes; never more than was announced.
     async fn blob(
-        &self,
-        descriptor: &OciDescriptor,
+        &mut self,
+        descriptor: &Descriptor,
         bytes_max: u64,
-        mut take: impl FnMut(&Bytes) -> Result<(), ImageError>,
+        take: impl FnMut(&[u8]) -> Result<(), ImageError>,
     ) -> Result<(), ImageError> {
-        let announced = u64::try_from(descriptor.size).unwrap_or(u64::MAX);
+        let announced = descriptor.size();
         if announced > bytes_max {
             return Err(ImageError::TooLarge {
                 what: "a part of the image, bytes",
                 max: bytes_max,
             });
         }
-        let blob = self
-            .client
-            .pull_blob_stream(&self.reference, descriptor)
-            .await;
-        let mut stream = blob.map_err(|error| self.failed(&error))?.stream;
-        let mut came = 0_u64;
-        while let Some(bytes) = stream.next().await {
-            let bytes = bytes.map_err(|error| {
-                // A digest that does not fit comes as an error at the stream's end.
-                let message = innermost(&error);
-                let broken = error.downcast::<DigestError>().is_ok();
-                self.said(&message, !broken)
-            })?;
-            came += bytes.len() as u64;
-            if came > announced {
-                return Err(self.said("it sends more than it announced", false));
-            }
-            take(&bytes)?;
-        }
-        Ok(())
+        let digest = digest_of(descriptor)?;
+        self.asking.blob(digest, announced, take).await
     }
-
-    fn failed(&self, error: &OciDistributionError) -> ImageError {
-        let passing = match error {
-            OciDistributionError::RequestError(_) | OciDistributionError::IoError(_) => true,
-            OciDistributionError::ServerError { code, .. } => *code >= 500,
-            _ => false,
-        };
-        let message = match error {
-            OciDistributionError::AuthenticationFailure(_)
-            | OciDistributionError::UnauthorizedError { .. } => {
-                "it wants another user name or password".to_owned()
-            }
-            OciDistributionError::ImageManifestNotFoundError(_) => {
-                format!("it has no {}", self.reference.repository())
-            }
-            other => innermost(other),
-        };
-        self.said(&message, passing)
-    }
-
-    fn said(&self, message: &str, passing: bool) -> ImageError {
-        ImageError::Registry {
-            registry: self.reference.resolve_registry().to_owned(),
-            message: format!("{}: {message}", self.reference),
-            passing,
-        }
-    }
-}
-
-/// The text of what lies behind an error.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut deepest = error;
-    while let Some(source) = deepest.source() {
-        deepest = source;
-    }
-    deepest.to_string()
-}
-
-fn known(digest: &str) -> Result<Digest, ImageError> {
-    Digest::parse(digest)
-        .ok_or_else(|| ImageError::Unsupported(format!("digest {digest:?} is no sha256").into()))
 }
 
 fn create(path: &Path) -> Result<File, ImageError> {
@@ -273,29 +208,4 @@ fn is_loopback(registry: &str) -> bool {
         .map_or(registry, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_this_machine_is_asked_without_tls() {
-        for near in [
-            "localhost",
-            "localhost:5000",
-            "127.0.0.1:5000",
-            "[::1]:5000",
-        ] {
-            assert!(is_loopback(near), "{near}");
-        }
-        for far in [
-            "docker.io",
-            "localhost.example",
-            "10.0.0.1:5000",
-            "[fe80::1]:5000",
-        ] {
-            assert!(!is_loopback(far), "{far}");
-        }
-    }
 }
