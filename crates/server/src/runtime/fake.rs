@@ -16,6 +16,7 @@ use outlive_api::launch::{Copied, IsolationTier, LaunchFailure, Limits};
 use outlive_core::id::{Generation, SandboxId, SnapshotId};
 use outlive_testkit::fake_agent::FakeAgent;
 use tokio::{runtime::Handle, sync::watch};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Capabilities, Disk, Places, Progress, Restore, RestoreError, Runtime, RuntimeError,
@@ -145,6 +146,12 @@ impl FakeHost {
         copying.wait_for(|count| *count > 0).await.unwrap();
     }
 
+    /// Returns once none goes on.
+    pub(crate) async fn no_copies(&self) {
+        let mut copying = self.copying.subscribe();
+        copying.wait_for(|count| *count == 0).await.unwrap();
+    }
+
     pub(crate) fn fail_copies(&self, count: u32) {
         self.copies_failing.store(count, Ordering::SeqCst);
     }
@@ -155,6 +162,7 @@ impl FakeHost {
         from: Whose<'_>,
         to: Whose<'_>,
         progress: &Progress,
+        give_up: &CancellationToken,
     ) -> Result<Copied, RuntimeError> {
         let failing = |left: u32| left.checked_sub(1);
         let fails = self
@@ -178,8 +186,13 @@ impl FakeHost {
             ..copied.clone()
         });
         let mut copies_end = self.copies_end.subscribe();
-        copies_end.wait_for(|end| *end).await.unwrap();
+        let ended = give_up
+            .run_until_cancelled(copies_end.wait_for(|end| *end))
+            .await;
         self.copying.send_modify(|count| *count -= 1);
+        if ended.is_none() {
+            return Err(RuntimeError::GivenUp);
+        }
         fs::write(self.places.of_disk(to).dir().join("text"), text).unwrap();
         Ok(copied)
     }
@@ -372,13 +385,14 @@ impl Runtime for FakeRuntime {
         from: Disk<'a>,
         to: Disk<'a>,
         progress: &'a Progress,
+        give_up: &'a CancellationToken,
     ) -> RuntimeFuture<'a, Copied> {
         if let Whose::Sandbox(source) = from.whose {
             let agent = self.0.agent(source);
             let frozen = agent.is_none_or(|agent| agent.is_frozen());
             assert!(frozen, "a disk is copied while somebody writes to it");
         }
-        Box::pin(self.0.copy_text(from.whose, to.whose, progress))
+        Box::pin(self.0.copy_text(from.whose, to.whose, progress, give_up))
     }
 
     fn usage<'a>(&'a self, sandbox: &'a SandboxId, entries_max: u64) -> RuntimeFuture<'a, Usage> {
@@ -390,6 +404,7 @@ impl Runtime for FakeRuntime {
         &'a self,
         restore: Restore<'a>,
         progress: &'a Progress,
+        give_up: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<Copied, RestoreError>> {
         let sandbox = restore.sandbox.0;
         assert!(
@@ -398,7 +413,9 @@ impl Runtime for FakeRuntime {
         );
         Box::pin(async move {
             let from = Whose::Snapshot(restore.snapshot.0);
-            let copied = self.0.copy_text(from, Whose::Sandbox(sandbox), progress);
+            let copied = self
+                .0
+                .copy_text(from, Whose::Sandbox(sandbox), progress, give_up);
             copied.await.map_err(RestoreError::Untouched)
         })
     }

@@ -31,6 +31,7 @@ use outlive_api::{
 use outlive_core::id::SandboxId;
 use outlive_journal::{remove_tree, replace_path};
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use self::{
     program::{Program, launcher_failed, launcher_works, locked_log, tell},
@@ -372,8 +373,9 @@ impl Runtime for LauncherRuntime {
         from: Disk<'a>,
         to: Disk<'a>,
         progress: &'a Progress,
+        give_up: &'a CancellationToken,
     ) -> RuntimeFuture<'a, Copied> {
-        Box::pin(self.copy_disk(from, to, progress))
+        Box::pin(self.copy_disk(from, to, progress, give_up))
     }
 
     fn usage<'a>(&'a self, sandbox: &'a SandboxId, entries_max: u64) -> RuntimeFuture<'a, Usage> {
@@ -395,8 +397,9 @@ impl Runtime for LauncherRuntime {
         &'a self,
         restore: Restore<'a>,
         progress: &'a Progress,
+        give_up: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<Copied, RestoreError>> {
-        Box::pin(self.restore_disk(restore, progress))
+        Box::pin(self.restore_disk(restore, progress, give_up))
     }
 
     fn delete<'a>(&'a self, whose: Whose<'a>) -> RuntimeFuture<'a, ()> {

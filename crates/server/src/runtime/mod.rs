@@ -22,6 +22,7 @@ use outlive_api::{
     network::NetworkMode,
 };
 use outlive_core::id::{Generation, SandboxId, SnapshotId};
+use tokio_util::sync::CancellationToken;
 
 pub use self::launcher::RuntimeChoice;
 pub(crate) use self::{
@@ -61,6 +62,9 @@ pub(crate) enum RuntimeError {
     /// A disk could not be copied.
     #[error("the disk could not be copied: {0}")]
     Copy(outlive_api::launch::LaunchFailure),
+    /// Its sandbox is to be deleted.
+    #[error("the copy was given up")]
+    GivenUp,
     /// A disk is such that it is never copied.
     #[error("the files can't be copied: {message}; remove what lies that deep, or move it up")]
     TooDeep {
@@ -247,23 +251,26 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
     fn release<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, ()>;
 
     /// Copies a disk that nobody writes to, to a place that was provisioned and never had one.
-    /// What a copy that failed left behind goes with `delete`.
+    /// What a copy that failed left behind goes with `delete`. Once it is asked to give up it comes
+    /// to its end soon.
     fn copy<'a>(
         &'a self,
         from: Disk<'a>,
         to: Disk<'a>,
         progress: &'a Progress,
+        give_up: &'a CancellationToken,
     ) -> RuntimeFuture<'a, Copied>;
 
     /// Counts what a sandbox has on its disk, up to so many files.
     fn usage<'a>(&'a self, sandbox: &'a SandboxId, entries_max: u64) -> RuntimeFuture<'a, Usage>;
 
     /// Puts the disk of a sandbox that was released back to what the snapshot holds, and leaves
-    /// everything else of it alone.
+    /// everything else of it alone. Once it is asked to give up it comes to its end soon.
     fn restore<'a>(
         &'a self,
         restore: Restore<'a>,
         progress: &'a Progress,
+        give_up: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<Copied, RestoreError>>;
 
     /// Removes the disk of a snapshot, or of a sandbox that was released.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use outlive_core::sandbox::{Desired, Observed, Sandbox as State};
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Engine, NewSandbox, Sandbox,
@@ -131,7 +132,9 @@ impl Engine {
             whose,
             slot: child.slot,
         };
-        let copied = self.shared.runtime.copy(from, to, progress).await;
+        // Nobody deletes what nobody sees yet.
+        let never = CancellationToken::new();
+        let copied = self.shared.runtime.copy(from, to, progress, &never).await;
         let copied = copied.map_err(|error| self.shared.reserve.blame(failed(&error)))?;
         progress.reached(copied);
         Ok(())
@@ -181,6 +184,7 @@ pub(super) fn failed(error: &RuntimeError) -> CallError {
             reason: "nested_too_deep",
             message,
         },
+        RuntimeError::GivenUp => CallError::NoSandbox,
         _ => CallError::Failed { message },
     }
 }

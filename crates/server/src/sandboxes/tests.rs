@@ -4,6 +4,7 @@
 //! host, the store's file and the fakes stay.
 
 mod crashes;
+mod deletion;
 mod forks;
 mod fragile;
 mod generations;

@@ -21,6 +21,7 @@ use std::{
 use outlive_api::launch::{Copied, CopyConfig, CopyNews, RuntimeKind};
 use outlive_journal::{remove_tree, sync_directory};
 use tokio::{io::AsyncReadExt as _, process::Child};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     super::{Disk, Place, Progress, Restore, RestoreError, RuntimeError, Whose, usage::usage},
@@ -37,10 +38,11 @@ impl LauncherRuntime {
         from: Disk<'_>,
         to: Disk<'_>,
         progress: &Progress,
+        give_up: &CancellationToken,
     ) -> Result<Copied, RuntimeError> {
         let place = self.places.of_disk(to.whose);
         let log = locked_log(&place)?;
-        self.copy_into(from, place.dir(), to.slot, log, progress)
+        self.copy_into(from, (place.dir(), to.slot), log, progress, give_up)
             .await
     }
 
@@ -48,6 +50,7 @@ impl LauncherRuntime {
         &self,
         restore: Restore<'_>,
         progress: &Progress,
+        give_up: &CancellationToken,
     ) -> Result<Copied, RestoreError> {
         let (sandbox, slot) = restore.sandbox;
         let (snapshot, snapshot_slot) = restore.snapshot;
@@ -65,7 +68,9 @@ impl LauncherRuntime {
             let draft = place.draft();
             let copying = async {
                 new_draft(&draft).await?;
-                let copied = self.copy_into(from, &draft, slot, log, progress).await?;
+                let copied = self
+                    .copy_into(from, (&draft, slot), log, progress, give_up)
+                    .await?;
                 publish(&draft, &whole)?;
                 Ok(copied)
             };
@@ -86,10 +91,10 @@ impl LauncherRuntime {
     async fn copy_into(
         &self,
         from: Disk<'_>,
-        to: &Path,
-        slot: u16,
+        (to, slot): (&Path, u16),
         log: fs::File,
         progress: &Progress,
+        give_up: &CancellationToken,
     ) -> Result<Copied, RuntimeError> {
         let config = CopyConfig {
             from: path_text(self.places.of_disk(from.whose).dir())?,
@@ -116,6 +121,10 @@ impl LauncherRuntime {
         };
         let copied = tokio::select! {
             copied = copy_news(&mut child, &message, progress) => copied,
+            () = give_up.cancelled() => {
+                end(&mut child).await;
+                return Err(RuntimeError::GivenUp);
+            }
             never = measuring => match never {},
         };
         let copied = match copied {
@@ -213,6 +222,13 @@ fn rename(from: &Path, to: &Path) -> io::Result<()> {
 
 fn sync_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), sync_directory)
+}
+
+/// It is gone afterwards, and with it its lock on the log.
+async fn end(copier: &mut Child) {
+    if let Err(error) = copier.kill().await {
+        tracing::warn!(%error, "a copier can't be ended; it ends once it has something to say");
+    }
 }
 
 /// Follows a copy up to the last thing it says.

@@ -2,7 +2,8 @@
 //!
 //! While its disk is copied, which may take minutes, nothing else is begun: every command would
 //! change what is copied, or the state that the copy goes back to. Those that come wait for a
-//! moment, since most copies are short, and are then told why.
+//! moment, since most copies are short, and are then told why. Only a deletion is never sent away:
+//! what is copied for a sandbox that is to go is given up, and it is carried out next.
 
 use std::{collections::VecDeque, pin::pin, time::Duration};
 
@@ -10,6 +11,7 @@ use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{Command, answer, seconds};
 use crate::{
@@ -21,7 +23,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Mailbox {
     commands: mpsc::Receiver<Command>,
-    /// Oldest first, each with the time when it is refused.
+    /// Oldest first, each with the time when it waited long enough.
     waiting: VecDeque<(Instant, Command)>,
     patience: Duration,
 }
@@ -51,12 +53,21 @@ impl Mailbox {
     }
 
     /// Does work that nothing may come between. Those who ask meanwhile hear within a bound that
-    /// they have to come back.
-    pub(super) async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> T {
+    /// they have to come back. A deletion has waited for so long when `give_up` is cancelled: the
+    /// work comes to its end soon, then.
+    pub(super) async fn meanwhile<T>(
+        &mut self,
+        give_up: &CancellationToken,
+        work: impl Future<Output = T>,
+    ) -> T {
         let mut work = pin!(work);
         let mut may_be_asked = true;
         loop {
-            let late = self.waiting.front().map(|(until, _)| *until);
+            // Behind a deletion that is due nobody waits for long.
+            let late = match self.waiting.front() {
+                Some((until, _)) if !give_up.is_cancelled() => Some(*until),
+                Some(_) | None => None,
+            };
             let met = tokio::select! {
                 biased;
                 done = &mut work => Met::Done(done),
@@ -71,11 +82,14 @@ impl Mailbox {
                 }
                 Met::Asked(Some(command)) => refuse(command),
                 Met::Asked(None) => may_be_asked = false,
-                Met::Late => {
-                    if let Some((_, command)) = self.waiting.pop_front() {
-                        refuse(command);
+                Met::Late => match self.waiting.pop_front() {
+                    Some(due @ (_, Command::Delete(_))) => {
+                        self.waiting.push_front(due);
+                        give_up.cancel();
                     }
-                }
+                    Some((_, command)) => refuse(command),
+                    None => {}
+                },
             }
         }
     }
@@ -124,7 +138,8 @@ mod tests {
             // The copy went on all the while.
             end.send(7).unwrap();
         };
-        let (done, ()) = tokio::join!(mailbox.meanwhile(ends), asking);
+        let never = CancellationToken::new();
+        let (done, ()) = tokio::join!(mailbox.meanwhile(&never, ends), asking);
         assert_eq!(done, Ok(7));
     }
 
@@ -133,9 +148,8 @@ mod tests {
         let (sender, commands) = mpsc::channel(4);
         let mut mailbox = Mailbox::new(commands);
         let mut first = ask(&sender);
-        mailbox
-            .meanwhile(tokio::time::sleep(BUSY_WAIT_MAX / 2))
-            .await;
+        let short = tokio::time::sleep(BUSY_WAIT_MAX / 2);
+        mailbox.meanwhile(&CancellationToken::new(), short).await;
         let second = ask(&sender);
         let Some(Command::Pause(reply)) = mailbox.next().await else {
             panic!("the command was lost");
@@ -148,5 +162,27 @@ mod tests {
         };
         answer(reply, Ok(()));
         second.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deletion_gives_a_long_copy_up_and_is_carried_out_next() {
+        let (sender, commands) = mpsc::channel(4);
+        let mut mailbox = Mailbox::new(commands);
+        let refused = ask(&sender);
+        let (reply, deleted) = oneshot::channel();
+        sender.try_send(Command::Delete(reply)).unwrap();
+        let mut behind = ask(&sender);
+        let give_up = CancellationToken::new();
+        mailbox.meanwhile(&give_up, give_up.cancelled()).await;
+        refused.await.unwrap().unwrap_err();
+        let Some(Command::Delete(reply)) = mailbox.next().await else {
+            panic!("the deletion was lost, or is not next");
+        };
+        answer(reply, Ok(()));
+        deleted.await.unwrap().unwrap();
+        assert!(
+            behind.try_recv().is_err(),
+            "it is carried out, or refused, after that"
+        );
     }
 }

@@ -9,6 +9,7 @@ use outlive_core::{
     time::Timestamp,
 };
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     super::{fork, store_failed},
@@ -20,7 +21,7 @@ use crate::{
         AGENT_START_MAX, AGENT_WAIT_MAX, FREEZE_ANSWER_MAX, KEEPER_KILL_MAX, READ_ANSWER_MAX,
         RELEASE_MAX,
     },
-    runtime::{Disk, Progress, Restore, RestoreError, Start, Whose},
+    runtime::{Disk, Progress, Restore, RestoreError, RuntimeError, Start, Whose},
     sessions::CallError,
 };
 
@@ -199,8 +200,9 @@ impl Task {
             whose: to.target.whose(),
             slot: to.slot,
         };
-        let copying = shared.runtime.copy(source, target, &to.progress);
-        let copied = self.mailbox.meanwhile(copying).await;
+        let give_up = CancellationToken::new();
+        let copying = shared.runtime.copy(source, target, &to.progress, &give_up);
+        let copied = self.mailbox.meanwhile(&give_up, copying).await;
         if runs && self.ask_done(Request::Thaw).await.is_err() {
             // It is looked at again, and thawed then.
             self.tell(&Input::NotThawed).await;
@@ -250,12 +252,17 @@ impl Task {
             snapshot: (&id, snapshot.slot),
             sandbox: (&self.record.id, self.record.slot),
         };
-        let restoring = shared.runtime.restore(restore, &progress);
-        match self.mailbox.meanwhile(restoring).await {
+        let give_up = CancellationToken::new();
+        let restoring = shared.runtime.restore(restore, &progress, &give_up);
+        match self.mailbox.meanwhile(&give_up, restoring).await {
             Ok(copied) => {
                 tracing::info!(sandbox = %self.record.id, snapshot = %id, ?copied, "a disk was put back");
                 progress.reached(copied);
                 (Some(Input::Restored), Ok(()))
+            }
+            // The deletion that it gave way to comes next: nothing is started before it.
+            Err(RestoreError::Untouched(RuntimeError::GivenUp)) => {
+                (Some(Input::HalfRestored), Err(CallError::NoSandbox))
             }
             Err(RestoreError::Untouched(error)) => {
                 let error = shared.reserve.blame(fork::failed(&error));

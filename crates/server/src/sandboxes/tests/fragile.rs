@@ -13,6 +13,7 @@ use outlive_core::{
     sandbox::Desired,
 };
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     agents::keeper::Keeper,
@@ -298,10 +299,11 @@ impl Runtime for Fragile<FakeRuntime> {
         from: Disk<'a>,
         to: Disk<'a>,
         progress: &'a Progress,
+        give_up: &'a CancellationToken,
     ) -> RuntimeFuture<'a, Copied> {
         Box::pin(async move {
             self.crash.step().await;
-            let copied = self.inner.copy(from, to, progress).await;
+            let copied = self.inner.copy(from, to, progress, give_up).await;
             self.crash.step().await;
             copied
         })
@@ -315,10 +317,11 @@ impl Runtime for Fragile<FakeRuntime> {
         &'a self,
         restore: Restore<'a>,
         progress: &'a Progress,
+        give_up: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<Copied, RestoreError>> {
         Box::pin(async move {
             self.crash.step().await;
-            let restored = self.inner.restore(restore, progress).await;
+            let restored = self.inner.restore(restore, progress, give_up).await;
             self.crash.step().await;
             restored
         })
