@@ -7,6 +7,7 @@
 //! ```
 //! One session's damage stays its own: it is shown, logged and counted, and all others work.
 
+mod keys;
 mod standstill;
 
 use std::{cell::RefCell, collections::HashMap, fs, io, path::PathBuf, rc::Rc, sync::Arc};
@@ -22,6 +23,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+use self::keys::Keys;
 #[cfg(test)]
 use crate::standstill::Standstill;
 use crate::{
@@ -44,7 +46,7 @@ pub(crate) struct Registry<M> {
 #[derive(Debug, Default)]
 struct State {
     sessions: HashMap<SessionId, Handle>,
-    keys: HashMap<String, SessionId>,
+    keys: Keys,
     is_releasing: bool,
     /// Sessions that are still being opened.
     opening: usize,
@@ -166,6 +168,9 @@ impl<M: Machine> Registry<M> {
     pub(crate) async fn release(&self) -> Result<(), JournalError> {
         self.state.borrow_mut().is_releasing = true;
         let _turn = self.around.standstill.turn().await;
+        // Thousands of sessions that are over must not cost as many syncs.
+        let syncer = &self.around.journals.syncer;
+        let _held = syncer.hold();
         let mut releases = Vec::new();
         for handle in self.handles() {
             let (answer, released) = oneshot::channel();
@@ -180,7 +185,11 @@ impl<M: Machine> Registry<M> {
                 Ok(Err(error)) => failed = Some(error),
             }
         }
-        failed.map_or(Ok(()), Err)
+        let synced = syncer.sync_together(&self.directory).await;
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(synced?),
+        }
     }
 
     /// Whether everything stands still.
@@ -402,7 +411,7 @@ impl<M: Machine> Registry<M> {
         let mut state = self.state.borrow_mut();
         if !state.is_releasing {
             state.sessions.remove(id);
-            state.keys.retain(|_, session| session != id);
+            state.keys.remove(id);
         }
         drop(state);
         for deleter in deleters {

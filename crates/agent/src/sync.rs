@@ -9,7 +9,7 @@
 //! idle supervisor has none of the disk's latency and few of its threads.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     fmt, fs, io, mem,
     path::Path,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -55,12 +55,15 @@ struct Shared {
 #[derive(Debug)]
 pub(crate) struct Hold(Syncer);
 
-/// What is to be synced, and who waits for it.
-type Request = (Arc<dyn Durable>, oneshot::Sender<io::Result<()>>);
+/// Who waits for a sync.
+type Waiting = Vec<oneshot::Sender<io::Result<()>>>;
 
 #[derive(Default)]
 struct State {
-    urgent: VecDeque<Request>,
+    /// What somebody waits for, each once.
+    urgent: VecDeque<Arc<dyn Durable>>,
+    /// Who waits for each of them, by [`address`].
+    waiting: HashMap<usize, Waiting>,
     lazy: Vec<Arc<dyn Durable>>,
     /// When the lazy ones are due, on the monotonic clock.
     lazy_due: Duration,
@@ -115,7 +118,11 @@ impl Syncer {
         let (done, result) = oneshot::channel();
         {
             let mut state = self.shared.lock();
-            state.urgent.push_back((durable, done));
+            let waiting = state.waiting.entry(address(&durable)).or_default();
+            waiting.push(done);
+            if waiting.len() == 1 {
+                state.urgent.push_back(durable);
+            }
             self.provide_thread(&mut state)?;
         }
         self.shared.work.notify_one();
@@ -195,20 +202,11 @@ impl Shared {
     fn serve(&self) {
         let mut state = self.lock();
         loop {
-            if let Some((durable, done)) = state.urgent.pop_front() {
-                let mut waiting = vec![done];
-                let mut others = VecDeque::new();
-                for (other, done) in mem::take(&mut state.urgent) {
-                    if same(&other, &durable) {
-                        waiting.push(done);
-                    } else {
-                        others.push_back((other, done));
-                    }
-                }
-                state.urgent = others;
+            if let Some(durable) = state.urgent.pop_front() {
+                let waiting = state.waiting.remove(&address(&durable));
                 drop(state);
                 let result = self.time(&durable);
-                for done in waiting {
+                for done in waiting.unwrap_or_default() {
                     let result = match &result {
                         Ok(()) => Ok(()),
                         Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
@@ -314,6 +312,7 @@ impl Drop for Hold {
     }
 }
 
-fn same(one: &Arc<dyn Durable>, other: &Arc<dyn Durable>) -> bool {
-    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+/// Names what is kept alive by whoever asks: no two have the same.
+fn address(durable: &Arc<dyn Durable>) -> usize {
+    Arc::as_ptr(durable).addr()
 }

@@ -10,6 +10,7 @@
 //! ```
 
 use std::{
+    collections::{HashMap, hash_map::Entry},
     mem,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
@@ -26,7 +27,7 @@ use crate::limits::WATCHERS_MAX;
 /// The windows of all sessions and those who watch them.
 #[derive(Debug, Default)]
 pub(crate) struct Tails {
-    tails: RwLock<Vec<Arc<Tail>>>,
+    tails: RwLock<HashMap<SessionId, Arc<Tail>>>,
     watchers: Arc<RwLock<Watchers>>,
 }
 
@@ -108,22 +109,27 @@ impl Tails {
         self.tails
             .write()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(Arc::clone(&tail));
+            .insert(tail.session.clone(), Arc::clone(&tail));
         tail.tell(News::Fact);
         tail
     }
 
     fn find(&self, session: &SessionId) -> Option<Arc<Tail>> {
         let tails = self.tails.read().unwrap_or_else(PoisonError::into_inner);
-        tails.iter().find(|tail| tail.session == *session).cloned()
+        tails.get(session).cloned()
     }
 
     /// Says that the session is gone, once and for ever.
     pub(crate) fn remove(&self, tail: &Arc<Tail>) {
-        self.tails
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|other| !Arc::ptr_eq(other, tail));
+        {
+            let mut tails = self.tails.write().unwrap_or_else(PoisonError::into_inner);
+            // Another session may have its name by now.
+            if let Entry::Occupied(found) = tails.entry(tail.session.clone())
+                && Arc::ptr_eq(found.get(), tail)
+            {
+                found.remove();
+            }
+        }
         tail.gone.store(true, Ordering::Release);
         tail.tell(News::Fact);
     }
@@ -147,7 +153,7 @@ impl Tails {
             .tails
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .iter()
+            .values()
         {
             tail.tell_one(slot, &queue, News::Fact);
         }

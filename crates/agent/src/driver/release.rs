@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   halt ─► session.paused ─► kill ─► tree gone, output drained ─► attempt.exited
-//!         {runtime_replaced} ─► seal ─► sync
+//!         {runtime_replaced} ─► seal, synced together with all others
 //! ```
 
 use std::rc::Rc;
@@ -59,8 +59,7 @@ impl<M: Machine> Driver<M> {
             self.feed_fact(Input::Released).await?;
         }
         self.absorb_output();
-        self.journal.seal(&self.session)?;
-        self.journal.sync().await
+        self.journal.seal(&self.session)
     }
 }
 

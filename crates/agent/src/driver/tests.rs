@@ -2,6 +2,7 @@
 //! number that can be repeated.
 
 mod past;
+mod release;
 mod standstill;
 
 use std::{

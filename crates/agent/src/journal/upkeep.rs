@@ -48,12 +48,15 @@ impl SessionJournal {
         Ok(())
     }
 
-    /// Ends the journal in order: opening it on another boot jumps over no numbers.
+    /// Ends the journal in order: opening it on another boot jumps over no numbers. It is synced
+    /// with the next lazy ones.
     pub(crate) fn seal(&self, session: &Session) -> Result<(), JournalError> {
         let mut state = self.lock();
         let now = self.shared.around.clock.now().unix_nanos();
         state.appender.put_checkpoint(now, &session.checkpoint())?;
-        Ok(state.appender.seal(now)?)
+        state.appender.seal(now)?;
+        self.ask_for_sync();
+        Ok(())
     }
 
     /// Removes the files; whoever reads one may read on.

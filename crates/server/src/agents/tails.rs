@@ -27,8 +27,42 @@ struct State {
     tails: HashMap<SessionId, watch::Sender<Tail>>,
     /// Sessions named since a new watch began; nothing while none is beginning.
     naming: Option<HashSet<SessionId>>,
-    /// The sessions that were deleted last: an answer from before must not bring them back.
-    gone: VecDeque<SessionId>,
+    /// An answer from before must not bring these back.
+    gone: Gone,
+}
+
+/// The sessions that were deleted last. Every move of a window asks for one, so none is looked
+/// for among the others.
+#[derive(Debug, Default)]
+struct Gone {
+    /// Each with its number in `order`.
+    numbers: HashMap<SessionId, u64>,
+    /// Oldest first; one that came back, or went again, is passed over.
+    order: VecDeque<(u64, SessionId)>,
+    last: u64,
+}
+
+impl Gone {
+    fn remember(&mut self, session: &SessionId) {
+        self.last += 1;
+        self.numbers.insert(session.clone(), self.last);
+        self.order.push_back((self.last, session.clone()));
+        while self.order.len() > SESSIONS_GONE_KEPT_MAX {
+            if let Some((number, oldest)) = self.order.pop_front()
+                && self.numbers.get(&oldest) == Some(&number)
+            {
+                self.numbers.remove(&oldest);
+            }
+        }
+    }
+
+    fn contains(&self, session: &SessionId) -> bool {
+        self.numbers.contains_key(session)
+    }
+
+    fn forget(&mut self, session: &SessionId) {
+        self.numbers.remove(session);
+    }
 }
 
 impl Tails {
@@ -48,7 +82,7 @@ impl Tails {
             let exists = named.contains(session);
             if !exists {
                 delete(tail);
-                remember(gone, session);
+                gone.remember(session);
             }
             exists
         });
@@ -69,14 +103,14 @@ impl Tails {
         if let Some(named) = &mut state.naming {
             named.insert(session.clone());
         }
-        state.gone.retain(|gone| gone != session);
+        state.gone.forget(session);
         state.moved(session, earliest, latest);
     }
 
     /// A session was deleted: its followers end.
     pub(crate) fn gone(&self, session: &SessionId) {
         let mut state = self.state();
-        remember(&mut state.gone, session);
+        state.gone.remember(session);
         if let Some(tail) = state.tails.remove(session) {
             delete(&tail);
         }
@@ -87,7 +121,7 @@ impl Tails {
         let mut state = self.state();
         let State { tails, gone, .. } = &mut *state;
         for (session, tail) in tails.drain() {
-            remember(gone, &session);
+            gone.remember(&session);
             delete(&tail);
         }
     }
@@ -140,13 +174,6 @@ impl State {
             self.tails.insert(session.clone(), sender);
         }
     }
-}
-
-fn remember(gone: &mut VecDeque<SessionId>, session: &SessionId) {
-    if gone.len() >= SESSIONS_GONE_KEPT_MAX {
-        gone.pop_front();
-    }
-    gone.push_back(session.clone());
 }
 
 fn delete(tail: &watch::Sender<Tail>) {
