@@ -38,6 +38,7 @@ if [ "$1" = --apart ]; then
     export OUTLIVE_TEST_AGENT="$built/outlive-agent"
     home=$(mktemp -d)
     chown "$user:$user" "$home"
+    ulimit -S -n 1024 # What a login gives on most machines.
     code=0
     HOME=$home setpriv --reuid "$user" --regid "$user" --clear-groups "$@" || code=$?
     rm -rf "$home"

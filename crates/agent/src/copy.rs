@@ -143,7 +143,7 @@ impl<T: FnMut(&CopyNews) -> std::io::Result<()>> Copier<T> {
             return Err(failure(step, &message));
         }
         let stat = fstat(from).step(step)?;
-        for entry in Dir::read_from(from).step(step)? {
+        for entry in self.in_reach(Dir::read_from(from), step)? {
             let entry = entry.step(step)?;
             let name = entry.file_name();
             if name == c"." || name == c".." {
@@ -173,8 +173,9 @@ impl<T: FnMut(&CopyNews) -> std::io::Result<()>> Copier<T> {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 mkdirat(to, name, Mode::from_raw_mode(0o700)).step("making a directory")?;
-                let source = open_dir(from.as_fd(), name, "a directory")?;
-                let target = open_dir(to.as_fd(), name, "a directory")?;
+                let step = "opening a directory";
+                let source = self.in_reach(openat(from, name, DIRECTORY, Mode::empty()), step)?;
+                let target = self.in_reach(openat(to, name, DIRECTORY, Mode::empty()), step)?;
                 path.push(b'/');
                 let done = self.copy_dir(&source, &target, root, path);
                 path.pop();
@@ -219,14 +220,14 @@ impl<T: FnMut(&CopyNews) -> std::io::Result<()>> Copier<T> {
             return linkat(root, first, to, name, AtFlags::empty()).step("linking a file");
         }
         let source = openat(from, name, FILE | OFlags::RDONLY, Mode::empty());
-        let source = source.step("opening a file of the source")?;
+        let source = self.in_reach(source, "opening a file of the source")?;
         let target = openat(
             to,
             name,
             FILE | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
             Mode::from_raw_mode(0o600),
-        )
-        .step("making a file of the copy")?;
+        );
+        let target = self.in_reach(target, "making a file of the copy")?;
         self.copy_contents(&source, &target, stat)?;
         self.owners.own(&target, stat)?;
         // After the owner: a change of owner takes capabilities away.
@@ -301,6 +302,18 @@ impl<T: FnMut(&CopyNews) -> std::io::Result<()>> Copier<T> {
         let (uid, gid) = self.owners.owner(stat);
         chownat(to, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).step("giving a link away")?;
         utimensat(to, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW).step("setting times")
+    }
+
+    /// What was opened. Every directory above it is open, too, so where this machine lets us open no
+    /// more, it lies too deep.
+    fn in_reach<O>(&mut self, opened: Result<O, Errno>, step: &str) -> Step<O> {
+        if matches!(opened, Err(Errno::MFILE)) {
+            self.is_too_deep = true;
+            let message =
+                "directories are nested deeper than the limit of open files lets us follow";
+            return Err(failure(step, message));
+        }
+        opened.step(step)
     }
 
     fn progress(&mut self, bytes: u64) -> Step<()> {

@@ -6,8 +6,6 @@ use std::{
     path::Path,
 };
 
-use rustix::fs::open;
-
 use super::*;
 
 fn config(from: &Path, to: &Path) -> CopyConfig {
@@ -82,22 +80,6 @@ fn nothing_but_the_disk_is_copied() {
         .map(|entry| entry.unwrap().file_name())
         .collect();
     assert_eq!(names, ["upper"]);
-}
-
-#[test]
-fn directories_nested_for_ever_are_refused_in_words() {
-    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mut dir = open(from.path(), DIRECTORY, Mode::empty()).unwrap();
-    for name in std::iter::once(c"files").chain(std::iter::repeat_n(c"d", COPY_DEPTH_MAX + 2)) {
-        mkdirat(&dir, name, Mode::RWXU).unwrap();
-        dir = openat(&dir, name, DIRECTORY, Mode::empty()).unwrap();
-    }
-    let told = super::copy(&config(from.path(), to.path()), |_: &CopyNews| Ok(())).unwrap();
-    let CopyNews::TooDeep(message) = told else {
-        panic!("{told:?}");
-    };
-    assert!(message.contains("nested deeper"), "{message}");
-    assert!(message.len() < 400, "{message}");
 }
 
 #[test]
