@@ -54,6 +54,13 @@ pub(crate) trait Machine: 'static {
     /// Has all processes of the sandbox stand still, and waits until they do.
     fn freeze(&self) -> impl Future<Output = io::Result<()>>;
 
+    /// How many bytes of output went into journals so far.
+    fn output_bytes(&self) -> u64;
+
+    /// Resolves when all that processes wrote, which stand still, is in the journals, as far as
+    /// these have room.
+    fn move_output(&self) -> impl Future<Output = io::Result<()>>;
+
     /// Has them go on, also after a freeze that failed half-way.
     fn thaw(&self) -> io::Result<()>;
 }
@@ -130,8 +137,6 @@ pub(crate) trait Attempt: std::fmt::Debug + 'static {
     fn kill(&self) -> io::Result<()>;
     /// Stops the whole tree where it stands, on its way to being released.
     fn halt(&self) -> io::Result<()>;
-    /// Resolves when all that a tree that stands still wrote is in the journal.
-    fn move_output(&self) -> impl Future<Output = io::Result<()>>;
     /// Sends a signal as a user means it: a terminal's INT, QUIT and WINCH go to the foreground.
     fn signal(&self, signal: u8) -> io::Result<()>;
     /// Sets the terminal's size.

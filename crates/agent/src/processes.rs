@@ -18,7 +18,10 @@ use std::{
     io,
     os::fd::OwnedFd,
     rc::Rc,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use outlive_api::agent::PumpMode;
@@ -50,6 +53,8 @@ pub(crate) struct Processes {
     keeper: KeeperClient,
     spawner: Spawner,
     pump: Pump,
+    /// What attempts wrote, all together.
+    output_bytes: Arc<AtomicU64>,
     workload: Workload,
     workplace: Workplace,
     /// The sandbox's own variables, on top of the workplace's: those of the launch until the
@@ -100,6 +105,7 @@ impl Processes {
             keeper,
             spawner,
             pump,
+            output_bytes: Arc::default(),
             workload: Workload::of(cgroups, crowd),
             workplace: Workplace::of(&config, root),
             env: RefCell::new(config.env),
@@ -339,6 +345,21 @@ impl Machine for Processes {
 
     async fn freeze(&self) -> io::Result<()> {
         self.workload.freeze().await
+    }
+
+    fn output_bytes(&self) -> u64 {
+        self.output_bytes.load(Ordering::Acquire)
+    }
+
+    async fn move_output(&self) -> io::Result<()> {
+        loop {
+            let moved = self.output_bytes();
+            self.pump.drain_all().await?;
+            // A terminal hands its last bytes on by a thread of the kernel's.
+            if self.output_bytes() == moved {
+                return Ok(());
+            }
+        }
     }
 
     fn thaw(&self) -> io::Result<()> {

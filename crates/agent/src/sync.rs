@@ -139,7 +139,8 @@ impl Syncer {
             state.lazy_due = clock::monotonic() + GROUP_SYNC_WAIT;
         }
         state.lazy.push(durable);
-        if state.timing {
+        // Whoever holds them wakes a thread, or syncs them itself.
+        if state.timing || state.holds > 0 {
             return Ok(());
         }
         self.provide_thread(&mut state)?;
@@ -160,6 +161,9 @@ impl Syncer {
         #[cfg(test)]
         if self.shared.lock().is_inline {
             return self.shared.serve_together(directory);
+        }
+        if self.shared.lock().has_no_lazy_one() {
+            return Ok(());
         }
         let (shared, directory) = (Arc::clone(&self.shared), directory.to_owned());
         tokio::task::spawn_blocking(move || shared.serve_together(&directory))
@@ -191,6 +195,13 @@ impl Syncer {
             Err(_) if state.threads > 0 => Ok(()),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl State {
+    /// Whether every lazy one is durable already.
+    fn has_no_lazy_one(&self) -> bool {
+        self.lazy.is_empty() && self.lazy_turns == 0
     }
 }
 
@@ -307,7 +318,16 @@ impl Shared {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.0.shared.lock().holds -= 1;
+        let mut state = self.0.shared.lock();
+        state.holds -= 1;
+        if state.holds > 0 || state.lazy.is_empty() {
+            return;
+        }
+        if let Err(error) = self.0.provide_thread(&mut state) {
+            // The next one that asks tries again.
+            log::warn(format_args!("journals wait for their sync: {error}"));
+        }
+        drop(state);
         self.0.shared.work.notify_one();
     }
 }
@@ -315,4 +335,62 @@ impl Drop for Hold {
 /// Names what is kept alive by whoever asks: no two have the same.
 fn address(durable: &Arc<dyn Durable>) -> usize {
     Arc::as_ptr(durable).addr()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Says when it was synced.
+    struct Told(mpsc::Sender<()>);
+
+    impl Durable for Told {
+        fn sync(&self) -> io::Result<usize> {
+            self.0.send(()).map_err(io::Error::other)?;
+            Ok(1)
+        }
+
+        fn prepare(self: Arc<Self>) -> io::Result<Option<Prepared>> {
+            let told = self.0.clone();
+            Ok(Some(Box::new(move |_| told.send(()).unwrap())))
+        }
+    }
+
+    /// Each of a hundred sessions that froze woke a thread, which found that it had to wait.
+    #[test]
+    fn what_is_held_wakes_nobody_and_is_synced_when_the_hold_ends() {
+        let syncer = Syncer::new();
+        let (told, synced) = mpsc::channel();
+        let held = syncer.hold();
+        for _ in 0..100 {
+            let journal = Arc::new(Told(told.clone()));
+            syncer.sync_lazily(journal).unwrap();
+        }
+        assert_eq!(syncer.shared.lock().threads, 0);
+        drop(held);
+        for _ in 0..100 {
+            synced.recv_timeout(Duration::from_secs(30)).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_synced_together_needs_no_other_sync() {
+        let syncer = Syncer::new();
+        let (told, synced) = mpsc::channel();
+        let directory = tempfile::tempdir().unwrap();
+        let held = syncer.hold();
+        for _ in 0..100 {
+            let journal = Arc::new(Told(told.clone()));
+            syncer.sync_lazily(journal).unwrap();
+        }
+        for _ in 0..2 {
+            syncer.sync_together(directory.path()).await.unwrap();
+        }
+        drop(held);
+        assert_eq!(synced.try_iter().count(), 100);
+        assert_eq!(syncer.figures().0, 1);
+        assert_eq!(syncer.shared.lock().threads, 0);
+    }
 }

@@ -2,11 +2,9 @@
 //!
 //! ```text
 //!   pause   a start comes to its end ─► session.paused
-//!   settle  the processes stand still ─► all that they wrote is in the journal
+//!   settle  the processes stand still, and all that they wrote is in the journal
 //!   go on   the processes run ─► session.resumed, and what fell due meanwhile ─► owed start
 //! ```
-
-use std::io;
 
 use outlive_core::session::Input;
 use tokio::{sync::oneshot, time::timeout};
@@ -14,8 +12,8 @@ use tokio::{sync::oneshot, time::timeout};
 use super::Driver;
 use crate::{
     journal::JournalError,
-    limits::{FREEZE_WAIT, START_FREEZE_WAIT},
-    machine::{Attempt, Machine, StartFailure},
+    limits::START_FREEZE_WAIT,
+    machine::{Machine, StartFailure},
 };
 
 /// Where a session answers whether it is as far as it was told to be.
@@ -30,9 +28,6 @@ pub(crate) enum Hindrance {
     /// The disk has no room for what must be written first.
     #[error("no space left for its journal")]
     NoSpace,
-    /// What its processes wrote could not be read.
-    #[error("its output can't be read: {0}")]
-    Output(io::Error),
 }
 
 impl<M: Machine> Driver<M> {
@@ -68,28 +63,16 @@ impl<M: Machine> Driver<M> {
     }
 
     pub(super) async fn settle(&mut self, to: Answer) -> Result<(), JournalError> {
-        let answer = self.try_settle().await;
+        let answer = if self.journal.is_stalled() && self.latched.is_none() {
+            Err(Hindrance::NoSpace)
+        } else {
+            Ok(())
+        };
         // Readiness may lie in the last bytes.
         let seen = self.on_journal_changed().await;
         self.absorb_output();
         drop(to.send(answer)); // As above.
         seen
-    }
-
-    async fn try_settle(&self) -> Result<(), Hindrance> {
-        if self.latched.is_some() {
-            return Ok(());
-        }
-        if let Some(current) = &self.current {
-            let moved = timeout(FREEZE_WAIT, current.attempt.move_output()).await;
-            moved
-                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-                .map_err(Hindrance::Output)?;
-        }
-        if self.journal.is_stalled() {
-            return Err(Hindrance::NoSpace);
-        }
-        Ok(())
     }
 
     pub(super) async fn go_on(&mut self, to: oneshot::Sender<()>) -> Result<(), JournalError> {

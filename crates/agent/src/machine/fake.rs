@@ -177,6 +177,14 @@ impl Machine for FakeMachine {
         }
     }
 
+    fn output_bytes(&self) -> u64 {
+        0
+    }
+
+    async fn move_output(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn thaw(&self) -> io::Result<()> {
         self.calls.borrow_mut().push("thaw".to_owned());
         Ok(())
@@ -292,10 +300,6 @@ impl Attempt for FakeProcess {
 
     fn halt(&self) -> io::Result<()> {
         self.0.say("halt");
-        Ok(())
-    }
-
-    async fn move_output(&self) -> io::Result<()> {
         Ok(())
     }
 

@@ -127,6 +127,7 @@ enum Command {
         then: Then,
         done: oneshot::Sender<()>,
     },
+    DrainAll(oneshot::Sender<()>),
     Stop,
 }
 
@@ -273,6 +274,20 @@ impl Pump {
     /// Moves what is there now, not what is written meanwhile. Returns at once for a source that ended.
     pub async fn drain(&self, id: SourceId) -> io::Result<()> {
         self.finish(id, Then::Keep).await
+    }
+
+    /// The same for every source that is kept.
+    pub async fn drain_all(&self) -> io::Result<()> {
+        let mut answers = Vec::new();
+        for thread in &self.shared.threads {
+            let (done, is_done) = oneshot::channel();
+            thread.push(Command::DrainAll(done))?;
+            answers.push(is_done);
+        }
+        for is_done in answers {
+            is_done.await.map_err(io::Error::other)?;
+        }
+        Ok(())
     }
 
     /// Moves what is there now, then gives the source up: it is out of epoll, and our

@@ -303,10 +303,6 @@ impl Attempt for Process {
         self.signal_all(SIGSTOP)
     }
 
-    async fn move_output(&self) -> io::Result<()> {
-        self.output.move_all().await
-    }
-
     fn signal(&self, signal: u8) -> io::Result<()> {
         match (signal, self.terminal()) {
             (SIGINT | SIGQUIT, Some(master)) => sys::pty_signal(master.as_fd(), signal),

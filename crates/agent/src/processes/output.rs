@@ -51,6 +51,7 @@ impl AttemptOutput {
             number: key.number,
             open: AtomicUsize::new(sources),
             moved: AtomicU64::new(0),
+            moved_by_all: Arc::clone(&around.output_bytes),
             changed: Notify::new(),
         };
         Self {
@@ -114,18 +115,6 @@ impl AttemptOutput {
         for source in self.sources.borrow().iter() {
             if let Err(error) = self.around.pump.typed(*source) {
                 log::debug(format_args!("{}: the pump was not told: {error}", self.key));
-            }
-        }
-    }
-
-    /// Moves what was written so far.
-    pub(super) async fn move_all(&self) -> io::Result<()> {
-        loop {
-            let moved = self.sink.moved();
-            self.drain_sources().await?;
-            // A terminal hands its last bytes on by a thread of the kernel's.
-            if self.sink.moved() == moved || self.sink.journal.is_stalled() {
-                return Ok(());
             }
         }
     }
@@ -244,6 +233,7 @@ struct Sink {
     /// Sources that are not at their end.
     open: AtomicUsize,
     moved: AtomicU64,
+    moved_by_all: Arc<AtomicU64>,
     changed: Notify,
 }
 
@@ -291,6 +281,7 @@ impl OutputSink for Sink {
 
     fn progress(&self, _stream: Stream, bytes: usize) {
         self.moved.fetch_add(bytes as u64, Ordering::AcqRel);
+        self.moved_by_all.fetch_add(bytes as u64, Ordering::AcqRel);
         self.changed.notify_waiters();
     }
 

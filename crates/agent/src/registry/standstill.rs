@@ -6,15 +6,16 @@ use outlive_api::agent::Outcome;
 use outlive_core::{id::SessionId, session::Rejection};
 use tokio::{
     sync::{mpsc::error::TrySendError, oneshot},
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::Registry;
 use crate::{
     driver::{Hindrance, Message},
-    limits::FREEZE_ANSWERS_WAIT,
+    limits::{FREEZE_ANSWERS_WAIT, GROUP_SYNC_WAIT},
     log,
     machine::Machine,
+    sync::Hold,
 };
 
 /// Why the workload can't be frozen.
@@ -32,6 +33,9 @@ enum FreezeError {
     /// The processes could not be stopped.
     #[error("the processes do not stand still: {0}")]
     Processes(std::io::Error),
+    /// What they wrote can't be had.
+    #[error("their output can't be read: {0}")]
+    Output(std::io::Error),
     /// The disk refused.
     #[error("the disk: {0}")]
     Disk(std::io::Error),
@@ -39,7 +43,7 @@ enum FreezeError {
 
 impl<M: Machine> Registry<M> {
     /// Has every process stand still, and everything that they wrote on disk; or leaves all as it
-    /// was, and says why.
+    /// was, and says why. What the sessions say of it follows to the disk with the next group.
     pub(crate) async fn freeze(&self) -> Outcome {
         let _turn = self.around.standstill.turn().await;
         if self.state.borrow().is_releasing {
@@ -114,16 +118,36 @@ impl<M: Machine> Registry<M> {
     async fn try_freeze(&self) -> Result<(), FreezeError> {
         let around = &self.around;
         around.standstill.shut().map_err(FreezeError::Disk)?;
-        // What is written from here on is synced at once, with everything else.
-        let _held = around.journals.syncer.hold();
-        self.tell_all(Message::Pause).await?;
-        let frozen = around.machine.freeze().await;
-        frozen.map_err(FreezeError::Processes)?;
+        let written = around.machine.output_bytes();
+        let flush = || around.journals.syncer.sync_together(&self.directory);
+        // What sessions say of the freeze waits for a sync that all share.
+        let held = around.journals.syncer.hold();
+        let (halted, flushed) = tokio::join!(self.halt(), flush());
+        halted?;
+        flushed.map_err(FreezeError::Disk)?;
+        self.move_output().await?;
         self.tell_all(Message::Settle).await?;
-        let synced = around.journals.syncer.sync_together(&self.directory).await;
-        synced.map_err(FreezeError::Disk)?;
+        if around.machine.output_bytes() != written {
+            flush().await.map_err(FreezeError::Disk)?;
+        }
         around.standstill.complete();
+        self.sync_soon(held);
         Ok(())
+    }
+
+    /// Has the sessions pause, then the processes stand still.
+    async fn halt(&self) -> Result<(), FreezeError> {
+        self.tell_all(Message::Pause).await?;
+        let frozen = self.around.machine.freeze().await;
+        frozen.map_err(FreezeError::Processes)
+    }
+
+    /// Has everything that the processes wrote, which stand still, in the journals.
+    async fn move_output(&self) -> Result<(), FreezeError> {
+        let moved = timeout(FREEZE_ANSWERS_WAIT, self.around.machine.move_output()).await;
+        moved
+            .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+            .map_err(FreezeError::Output)
     }
 
     /// Tells every session, and waits until all did it.
@@ -159,14 +183,23 @@ impl<M: Machine> Registry<M> {
             }
         }
         around.standstill.forget()?;
-        let (syncer, directory) = (around.journals.syncer.clone(), self.directory.clone());
-        around.tasks.spawn_local(async move {
+        self.sync_soon(held);
+        Ok(())
+    }
+
+    /// Has what the sessions said of a freeze or a thaw on the disk when other facts would be, with
+    /// a number of syncs that does not grow with theirs.
+    fn sync_soon(&self, held: Hold) {
+        let (syncer, directory) = (self.around.journals.syncer.clone(), self.directory.clone());
+        self.around.tasks.spawn_local(async move {
+            sleep(GROUP_SYNC_WAIT).await;
             if let Err(error) = syncer.sync_together(&directory).await {
-                log::warn(format_args!("the thaw could not be synced: {error}"));
+                log::warn(format_args!(
+                    "a freeze or a thaw could not be synced: {error}"
+                ));
             }
             drop(held);
         });
-        Ok(())
     }
 
     /// A message to every session, at once. One that is gone answers with an error.

@@ -450,13 +450,27 @@ fn old_events_go_by_age_while_frozen() {
 }
 
 #[test]
-fn a_hundred_sessions_freeze_with_one_sync() {
+fn a_hundred_sessions_that_freeze_share_one_sync() {
     tell(async {
         let world = World::new();
         let _held = world.syncer.hold();
         for _ in 0..100 {
             world.create(raw()).await;
         }
+        let before = world.syncer.figures().0;
+        assert_eq!(world.freeze().await, Outcome::Done);
+        world.work(Duration::from_secs(1)).await;
+        assert_eq!(world.syncer.figures().0 - before, 1);
+    });
+}
+
+#[test]
+fn output_is_on_the_disk_when_a_freeze_is_answered() {
+    tell(async {
+        let world = World::new();
+        let _held = world.syncer.hold();
+        world.script(|it| it.writes = b"last words\n".to_vec());
+        world.create(raw()).await;
         let before = world.syncer.figures().0;
         assert_eq!(world.freeze().await, Outcome::Done);
         assert_eq!(world.syncer.figures().0 - before, 1);

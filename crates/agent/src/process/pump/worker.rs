@@ -37,6 +37,13 @@ pub(super) struct Worker {
     flows: HashMap<u64, Flow>,
 }
 
+/// Whether the sink took what was moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Enough,
+    Missing,
+}
+
 /// Whether the thread goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Go {
@@ -176,6 +183,10 @@ impl Worker {
                     drop(self.flows.remove(&number));
                 }
                 Command::Drain { number, then, done } => self.drain(number, then, done),
+                Command::DrainAll(done) => {
+                    self.drain_all();
+                    tell(done);
+                }
                 Command::Stop => return Go::Home,
             }
         }
@@ -196,8 +207,38 @@ impl Worker {
     }
 
     fn drain(&mut self, number: u64, then: Then, done: oneshot::Sender<()>) {
-        // What waits now, or a turn's worth where the kernel doesn't tell all: descendants that
-        // go on writing would make it endless, and this thread has other sources.
+        let room = self.move_waiting(number);
+        if then != Then::Keep
+            && room == Room::Missing
+            && let Some(flow) = self.flows.get_mut(&number)
+        {
+            // Letting it go would lose what is left; there is room when it is resumed.
+            flow.leaving = Some((then, done));
+            return;
+        }
+        match then {
+            Then::Keep => {}
+            Then::Discard => self.discard(number),
+            Then::Detach => {
+                self.unwatch(number);
+                drop(self.flows.remove(&number));
+            }
+        }
+        tell(done);
+    }
+
+    fn drain_all(&mut self) {
+        let kept = |(number, flow): (&u64, &Flow)| (flow.fate == Fate::Kept).then_some(*number);
+        let numbers: Vec<_> = self.flows.iter().filter_map(kept).collect();
+        for number in numbers {
+            self.move_waiting(number);
+        }
+    }
+
+    /// Moves what waits now, and says whether there was room for it.
+    fn move_waiting(&mut self, number: u64) -> Room {
+        // A turn's worth at least, where the kernel doesn't tell all; and no more than that, for
+        // descendants that go on writing would make it endless, and this thread has others.
         let mut budget = self.flows.get(&number).map_or(0, Flow::waiting);
         budget = budget.clamp(PUMP_TURN_BYTES_MAX, PIPE_BYTES_FLOODED);
         while let Some(flow) = self.flows.get_mut(&number) {
@@ -213,14 +254,8 @@ impl Worker {
                 Turn::Full => {
                     // What can't be moved now stays where it is.
                     flow.blocked = true;
-                    if then != Then::Keep {
-                        // Letting it go would lose it; there is room when it is resumed.
-                        flow.leaving = Some((then, done));
-                        self.unwatch(number);
-                        return;
-                    }
                     self.unwatch(number);
-                    break;
+                    return Room::Missing;
                 }
                 Turn::Ended(end) => {
                     self.unwatch(number);
@@ -230,17 +265,7 @@ impl Worker {
                 }
             }
         }
-        match then {
-            Then::Keep => {}
-            Then::Discard => self.discard(number),
-            Then::Detach => {
-                self.unwatch(number);
-                drop(self.flows.remove(&number));
-            }
-        }
-        match done.send(()) {
-            Ok(()) | Err(()) => {} // Whoever asked no longer waits.
-        }
+        Room::Enough
     }
 
     fn discard(&mut self, number: u64) {
@@ -278,6 +303,12 @@ impl Worker {
                 Err(e) => fatal(&format!("pump: {e}")),
             }
         }
+    }
+}
+
+fn tell(done: oneshot::Sender<()>) {
+    match done.send(()) {
+        Ok(()) | Err(()) => {} // Whoever asked no longer waits.
     }
 }
 
