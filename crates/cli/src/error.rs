@@ -150,6 +150,11 @@ impl Failure {
         }
     }
 
+    /// The server's finer word for why it refused, where it has one.
+    pub fn reason(&self) -> Option<&str> {
+        self.details.as_ref()?["reason"].as_str()
+    }
+
     /// The server has no such session or sandbox.
     pub fn is_missing(&self) -> bool {
         self.status == Some(404)

@@ -48,6 +48,13 @@ pub const TRIES_MAX: u32 = 4;
 /// Longest wait that a server's `Retry-After` is obeyed for, one try.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
 
+/// How long a terminal that was told the end of our input has for ending, before it is told again:
+/// twice as long each time.
+pub const END_DELAY_INITIAL: Duration = Duration::from_millis(250);
+
+/// How long a program that reads keys has for leaving at ctrl-d, before its terminal hangs up.
+pub const END_KEY_GRACE: Duration = Duration::from_secs(2);
+
 /// Sessions that an error about an ambiguous name lists.
 pub const NAMES_LISTED_MAX: usize = 20;
 

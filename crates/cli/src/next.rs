@@ -38,6 +38,10 @@ pub fn after(failure: &Failure, path: &str) -> Option<String> {
         "process_finished" => {
             "its process has ended; make a new context, or restart this one".to_owned()
         }
+        "session_conflict" if failure.reason() == Some("raw_terminal") => {
+            "its program reads keys: type what it leaves at, or end its terminal with --hangup"
+                .to_owned()
+        }
         "session_conflict" => {
             format!("`outlive session get {sandbox} {session}` shows its state now")
         }
@@ -51,7 +55,7 @@ pub fn after(failure: &Failure, path: &str) -> Option<String> {
         }
         "unavailable" => "repeat in a moment".to_owned(),
         // The message says what stands in the way.
-        "conflict" if reason(failure).is_some() => return None,
+        "conflict" if failure.reason().is_some() => return None,
         "conflict" if ids.sandbox.is_some() => {
             "it is reserved or being changed; repeat when that is over".to_owned()
         }
@@ -68,10 +72,6 @@ pub fn after(failure: &Failure, path: &str) -> Option<String> {
         _ => return None,
     };
     Some(text)
-}
-
-fn reason(failure: &Failure) -> Option<&str> {
-    failure.details.as_ref()?["reason"].as_str()
 }
 
 fn expired(failure: &Failure, sandbox: &str, session: &str) -> String {

@@ -64,7 +64,7 @@ impl RawMode {
 impl Drop for RawMode {
     fn drop(&mut self) {
         match tcsetattr(io::stdin(), OptionalActions::Drain, &self.0) {
-            Ok(()) => {}
+            Ok(()) | Err(rustix::io::Errno::IO) => {} // Else it is gone.
             Err(error) => crate::output::stderr_line(&format!(
                 "outlive: the terminal could not be restored ({error}); type `reset`"
             )),
@@ -88,6 +88,12 @@ pub fn read_stdin() -> mpsc::Receiver<Bytes> {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A terminal that is gone has no more to say.
+                Err(error)
+                    if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) =>
+                {
+                    return;
+                }
                 Err(error) => {
                     crate::output::stderr_line(&format!("outlive: read standard input: {error}"));
                     return;

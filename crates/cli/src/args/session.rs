@@ -61,6 +61,9 @@ pub struct Input {
     /// Close the command's input after the data.
     #[arg(long)]
     pub eof: bool,
+    /// Hang the command's terminal up after the data: an end also for programs that read keys.
+    #[arg(long, conflicts_with = "eof")]
+    pub hangup: bool,
     /// Makes a repeated call safe: the same id is written once [default: random].
     #[arg(long, value_name = "ID")]
     pub input_id: Option<String>,

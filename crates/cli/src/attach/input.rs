@@ -10,13 +10,15 @@ use crate::{
     limits::RECONNECT_DELAY_MAX,
 };
 
-/// Whether the input ends after the data.
+/// Whether, and how, the input ends after the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// More may come.
     Open,
-    /// End of file follows.
+    /// End of file follows; for a terminal its character.
     AfterData,
+    /// The terminal hangs up, whatever mode it is in.
+    Hangup,
 }
 
 /// A random identifier: 128 bits in hexadecimal.
@@ -36,8 +38,11 @@ pub fn body(input_id: &str, attempt: Option<&str>, data: &[u8], end: End) -> Val
     if !data.is_empty() {
         body["data_base64"] = base64_simd::STANDARD.encode_to_string(data).into();
     }
-    if end == End::AfterData {
+    if end != End::Open {
         body["eof"] = true.into();
+    }
+    if end == End::Hangup {
+        body["eof_mode"] = "hangup".into();
     }
     body
 }

@@ -16,6 +16,7 @@ use crate::{
     terminal::DetachKeys,
 };
 
+pub mod ending;
 pub mod input;
 pub mod pipes;
 pub mod replay;

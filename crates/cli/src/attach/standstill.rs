@@ -41,6 +41,11 @@ impl Standstill {
         }
     }
 
+    /// Whether it stands still, as far as is known.
+    pub fn stands(&self) -> bool {
+        self.state != State::GoesOn
+    }
+
     /// Looks at the next event; `Some` when there is something to say.
     pub async fn look(&mut self, attachment: &Attachment<'_>, event: &Event) -> Option<String> {
         match event.kind.as_str() {

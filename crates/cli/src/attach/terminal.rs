@@ -4,7 +4,7 @@
 //! acknowledged. So keys never overtake each other, and after a broken connection the same input
 //! with the same id is sent again, which the server knows and writes once.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, pin::Pin};
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -17,6 +17,7 @@ use tokio::{
 
 use super::{
     Attachment, Exits, Outcome, Stdin,
+    ending::Ending,
     input::{End, body, random_id},
     replay::Replay,
     standstill::Standstill,
@@ -38,9 +39,7 @@ use crate::{
 pub async fn attach(attachment: &Attachment<'_>) -> Result<Outcome> {
     let mut signals = Signals::listen()?;
     let mut screen = Screen::new(attachment)?;
-    let raw = (attachment.stdin == Stdin::Forward && stdin_is_terminal())
-        .then(RawMode::enter)
-        .transpose()?;
+    let raw = screen.has_keyboard.then(RawMode::enter).transpose()?;
     let outcome = tokio::select! {
         biased;
         signal = signals.next() => Ok(Outcome::Interrupted(screen.cursor, signal)),
@@ -79,6 +78,18 @@ struct Sent {
     message: Value,
 }
 
+/// How far our input is.
+enum Input {
+    /// More may come.
+    Open,
+    /// It has ended, which is told once everything before it has arrived.
+    Ended,
+    /// Its end is being told.
+    Telling(Pin<Box<dyn Future<Output = Result<()>> + Send>>),
+    /// There is nothing more to tell.
+    Told,
+}
+
 struct Screen<'a, 'b> {
     attachment: &'a Attachment<'b>,
     cursor: u64,
@@ -87,9 +98,11 @@ struct Screen<'a, 'b> {
     replay: Replay,
     stdout: Stdout,
     stdin: Option<mpsc::Receiver<Bytes>>,
+    /// Our input is a terminal. Found out early: one that is gone is none any more.
+    has_keyboard: bool,
     typed: Typed,
     waiting: VecDeque<u8>,
-    end: Option<End>,
+    input: Input,
     sent: Option<Sent>,
     id_prefix: String,
     ids: u64,
@@ -101,10 +114,10 @@ struct Screen<'a, 'b> {
 impl<'a, 'b> Screen<'a, 'b> {
     fn new(attachment: &'a Attachment<'b>) -> Result<Self> {
         let latest = attachment.view["cursor"]["latest"].as_u64().unwrap_or(0);
-        let (stdin, end) = match attachment.stdin {
-            Stdin::Forward => (Some(read_stdin()), None),
-            Stdin::Closed => (None, Some(End::AfterData)),
-            Stdin::Untouched => (None, None),
+        let (stdin, input) = match attachment.stdin {
+            Stdin::Forward => (Some(read_stdin()), Input::Open),
+            Stdin::Closed => (None, Input::Ended),
+            Stdin::Untouched => (None, Input::Open),
         };
         Ok(Self {
             attachment,
@@ -114,9 +127,10 @@ impl<'a, 'b> Screen<'a, 'b> {
             replay: Replay::default(),
             stdout: tokio::io::stdout(),
             stdin,
+            has_keyboard: attachment.stdin == Stdin::Forward && stdin_is_terminal(),
             typed: Typed::new(&attachment.detach_keys),
             waiting: VecDeque::new(),
-            end,
+            input,
             sent: None,
             id_prefix: random_id("key-")?,
             ids: 0,
@@ -171,6 +185,7 @@ impl<'a, 'b> Screen<'a, 'b> {
         self.send_size(socket).await?;
         loop {
             self.send_input(socket).await?;
+            self.tell_end()?;
             let hungry = self.waiting.len() < STDIN_CHUNK_BYTES;
             tokio::select! {
                 text = socket.receive() => {
@@ -184,6 +199,13 @@ impl<'a, 'b> Screen<'a, 'b> {
                         return Ok(Outcome::Detached(self.cursor));
                     }
                 }
+                // A sandbox that stands still is not woken for it.
+                told = told(&mut self.input), if !self.standstill.stands() => {
+                    self.input = Input::Told;
+                    if let Err(failure) = told {
+                        note(&format!("the command was not told that its input ended: {failure}"));
+                    }
+                }
             }
         }
     }
@@ -191,7 +213,11 @@ impl<'a, 'b> Screen<'a, 'b> {
     fn typed(&mut self, chunk: Option<Bytes>) -> Detach {
         let Some(chunk) = chunk else {
             self.stdin = None;
-            self.end = Some(End::AfterData);
+            if self.has_keyboard {
+                // Keys have no end: our terminal is gone, and the command is not to notice.
+                return Detach::Yes;
+            }
+            self.input = Input::Ended;
             return Detach::No;
         };
         let (bytes, detach) = self.typed.pass(&chunk);
@@ -214,17 +240,16 @@ impl<'a, 'b> Screen<'a, 'b> {
     }
 
     async fn send_input(&mut self, socket: &mut Socket) -> Result<()> {
-        if self.sent.is_some() || (self.waiting.is_empty() && self.end.is_none()) {
+        if self.sent.is_some() || self.waiting.is_empty() {
             return Ok(());
         }
         let data: Vec<u8> = self.waiting.drain(..).collect();
-        let end = self.end.take().unwrap_or(End::Open);
         let request_id = self.request_id();
         let mut message = body(
             &format!("{}-{}", self.id_prefix, self.ids),
             None,
             &data,
-            end,
+            End::Open,
         );
         message["type"] = "input".into();
         message["request_id"] = request_id.clone().into();
@@ -233,6 +258,16 @@ impl<'a, 'b> Screen<'a, 'b> {
             message,
         });
         socket.send(&sent.message).await
+    }
+
+    /// Begins to tell the end of our input once it is due.
+    fn tell_end(&mut self) -> Result<()> {
+        let all_arrived = self.sent.is_none() && self.waiting.is_empty();
+        if matches!(self.input, Input::Ended) && all_arrived {
+            let ending = Ending::new(self.attachment.client, &self.attachment.path())?;
+            self.input = Input::Telling(Box::pin(ending.tell()));
+        }
+        Ok(())
     }
 
     fn request_id(&mut self) -> String {
@@ -329,5 +364,12 @@ async fn next_chunk(stdin: &mut Option<mpsc::Receiver<Bytes>>) -> Option<Bytes> 
     match stdin {
         Some(stdin) => stdin.recv().await,
         None => std::future::pending().await,
+    }
+}
+
+async fn told(input: &mut Input) -> Result<()> {
+    match input {
+        Input::Telling(telling) => telling.await,
+        Input::Open | Input::Ended | Input::Told => std::future::pending().await,
     }
 }

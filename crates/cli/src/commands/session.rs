@@ -257,9 +257,14 @@ async fn input(context: &Context, args: Input) -> Result<()> {
         (_, _, Some(path)) => read_input(&path)?,
         (None, None, None) => Vec::new(),
     };
-    if data.is_empty() && !args.eof {
+    let end = match (args.eof, args.hangup) {
+        (_, true) => End::Hangup,
+        (true, false) => End::AfterData,
+        (false, false) => End::Open,
+    };
+    if data.is_empty() && end == End::Open {
         return Err(Failure::usage(
-            "nothing to send: give --data, --data-base64, --file or --eof",
+            "nothing to send: give --data, --data-base64, --file, --eof or --hangup",
         ));
     }
     if data.len() > INPUT_BYTES_MAX {
@@ -268,7 +273,6 @@ async fn input(context: &Context, args: Input) -> Result<()> {
         ));
     }
     let id = args.input_id.map_or_else(|| random_id("in-"), Ok)?;
-    let end = if args.eof { End::AfterData } else { End::Open };
     let target = Target::find(context, args.target).await?;
     let path = format!("{}/inputs", target.path);
     let body = input::body(&id, args.attempt_id.as_deref(), &data, end);

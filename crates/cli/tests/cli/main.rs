@@ -3,6 +3,7 @@
 
 mod calls;
 mod copy;
+mod ending;
 mod exec;
 mod follow;
 mod real;

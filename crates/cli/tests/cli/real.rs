@@ -58,7 +58,7 @@ impl Server {
         finish(child).await
     }
 
-    fn command(&self, flags: &str, command: &[&str]) -> Command {
+    pub(crate) fn command(&self, flags: &str, command: &[&str]) -> Command {
         let mut args = vec!["run", "--sandbox", &self.sandbox];
         args.extend(flags.split_whitespace());
         args.push("--");

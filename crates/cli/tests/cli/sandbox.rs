@@ -462,7 +462,7 @@ async fn on_a_terminal(outlive: &Outlive, args: &[&str]) -> String {
 }
 
 /// Both ends of a new terminal.
-fn terminal() -> (OwnedFd, OwnedFd) {
+pub(crate) fn terminal() -> (OwnedFd, OwnedFd) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = openpt(flags).unwrap();
     grantpt(&master).unwrap();
