@@ -22,6 +22,14 @@ const EXIT_PIPE_CLOSED: u8 = 141;
 /// The code of a failure that needs no words: the reader of our output is gone.
 pub const OUTPUT_CLOSED: &str = "output_closed";
 
+/// The code of a failure to write our output.
+const OUTPUT_FAILED: &str = "output";
+
+/// Whether it was our own output that failed, and nothing else.
+pub fn is_about_output(failure: &Failure) -> bool {
+    matches!(failure.code.as_str(), OUTPUT_CLOSED | OUTPUT_FAILED)
+}
+
 /// Prints an answer in the format asked for; `table` makes the form for people.
 pub fn print(format: Format, value: &Value, table: impl FnOnce(&Value) -> String) -> Result<()> {
     let text = match format {
@@ -67,9 +75,13 @@ pub async fn pass_on(out: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Resul
 
 fn closed(error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
-        Failure::new(OUTPUT_CLOSED, "the reader is gone").with_exit(EXIT_PIPE_CLOSED)
+        Failure::new(OUTPUT_CLOSED, "nobody reads the output any more").with_exit(EXIT_PIPE_CLOSED)
     } else {
-        Failure::new("output", format!("write the output: {error}"))
+        Failure::new(
+            OUTPUT_FAILED,
+            format!("the output can't be written: {error}"),
+        )
+        .with_next("is there room where it goes, and may it be written?")
     }
 }
 

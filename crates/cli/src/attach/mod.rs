@@ -69,6 +69,8 @@ pub enum Outcome {
     Interrupted(u64, u8),
     /// Somebody deleted the session.
     Deleted(u64),
+    /// What comes after this event can't be passed on here; the command is left alone.
+    OutputLost(u64, Failure),
 }
 
 impl Attachment<'_> {
@@ -195,16 +197,26 @@ pub fn conclude(attachment: &Attachment<'_>, outcome: Outcome, limit: Limit) -> 
             let message = format!("the session was deleted (last event: {seq})");
             Err(Failure::new("session_deleted", message).not_the_program())
         }
+        Outcome::OutputLost(seq, failure) => {
+            let words = format!("{} after event {seq}; all of it is kept", failure.message);
+            way_back(attachment, seq, &words);
+            Err(failure.not_the_program())
+        }
     }
 }
 
 /// Says where we left off and how to come back.
 pub fn left_off(attachment: &Attachment<'_>, seq: u64) {
+    let words = format!("detached after event {seq}; the command goes on.");
+    way_back(attachment, seq, &words);
+}
+
+fn way_back(attachment: &Attachment<'_>, seq: u64, words: &str) {
     let Attachment {
         sandbox, session, ..
     } = attachment;
     stderr_line(&format!(
-        "\noutlive: detached after event {seq}; the command goes on.\n  \
+        "\noutlive: {words}\n  \
          come back:  outlive session attach {sandbox} {session} --after {seq}\n  \
          its events: outlive session events {sandbox} {session} --after {seq} --follow\n  \
          stop it:    outlive session stop {sandbox} {session}"

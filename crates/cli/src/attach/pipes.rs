@@ -11,7 +11,7 @@ use crate::{
     event::Event,
     follow::{Follow, Step, note},
     limits::WRITE_GRACE,
-    output::pass_on,
+    output::{is_about_output, pass_on},
     signals::Signals,
     terminal::read_stdin,
 };
@@ -47,11 +47,16 @@ pub async fn attach(attachment: &Attachment<'_>) -> Result<Outcome> {
             Step::Deleted => return Ok(Outcome::Deleted(seq)),
             Step::Event(event, _) => event,
         };
-        if let Some(signal) = interrupted(&mut signals, out.write(&event)).await? {
-            return Ok(Outcome::Interrupted(
-                signal.seen(seq, event.seq),
-                signal.number,
-            ));
+        match interrupted(&mut signals, out.write(&event)).await {
+            Ok(None) => {}
+            Ok(Some(signal)) => {
+                let seen = signal.seen(seq, event.seq);
+                return Ok(Outcome::Interrupted(seen, signal.number));
+            }
+            Err(failure) if is_about_output(&failure) => {
+                return Ok(Outcome::OutputLost(seq, failure));
+            }
+            Err(failure) => return Err(failure),
         }
         let said = tokio::select! {
             biased;

@@ -29,7 +29,7 @@ use crate::{
     event::Event,
     follow::note,
     limits::{CONNECTION_STOOD, RECONNECT_DELAY_INITIAL, RECONNECT_DELAY_MAX, STDIN_CHUNK_BYTES},
-    output::pass_on,
+    output::{is_about_output, pass_on},
     signals::{Signals, listen},
     socket::Socket,
     terminal::{Detach, RawMode, Typed, read_stdin, size, stdin_is_terminal},
@@ -165,6 +165,9 @@ impl<'a, 'b> Screen<'a, 'b> {
                     failure
                 }
             };
+            if is_about_output(&failure) {
+                return Ok(Outcome::OutputLost(self.cursor, failure));
+            }
             let patience = self.attachment.patience;
             let over = patience.is_some_and(|patience| lost.elapsed() >= patience);
             if failure.retry() == Retry::Useless || over {

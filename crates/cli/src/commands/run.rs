@@ -108,7 +108,7 @@ async fn in_sandbox(context: &Context, args: &Run, sandbox: &str) -> Result<(u8,
     };
     let end = match outcome {
         Outcome::Ended(..) | Outcome::Deleted(_) => End::Over,
-        Outcome::Detached(_) | Outcome::Interrupted(..) => End::GoesOn,
+        Outcome::Detached(_) | Outcome::Interrupted(..) | Outcome::OutputLost(..) => End::GoesOn,
     };
     let limit = if args.timeout.is_some() {
         Limit::Timeout

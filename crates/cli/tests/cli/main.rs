@@ -6,6 +6,7 @@ mod copy;
 mod ending;
 mod exec;
 mod follow;
+mod output;
 mod real;
 mod reference;
 mod run;

@@ -94,9 +94,15 @@ impl Outlive {
         &self,
         args: I,
     ) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_outlive"));
+        let mut command = self.program(env!("CARGO_BIN_EXE_outlive"));
+        command.args(args);
         command
-            .args(args)
+    }
+
+    /// Another program in the same environment.
+    pub(crate) fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(name);
+        command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .envs(&self.env)
