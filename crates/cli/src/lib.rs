@@ -32,6 +32,7 @@ pub mod signals;
 pub mod socket;
 pub mod sse;
 pub mod terminal;
+mod tips;
 pub mod waiting;
 
 use std::process::ExitCode;
@@ -58,7 +59,12 @@ pub fn main() -> ExitCode {
 /// Reads the command line. A flag's value that begins with a digit behind its minus is a value, and
 /// what is wrong with it is told; without this it would be an unknown flag.
 fn parse() -> Cli {
-    let matches = with_negative_values(Cli::command()).get_matches();
+    let mut command = with_negative_values(Cli::command());
+    let matches = command.try_get_matches_from_mut(std::env::args_os());
+    let matches = matches.unwrap_or_else(|mut error| {
+        tips::add(&mut error, &command, std::env::args().skip(1));
+        error.exit()
+    });
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 

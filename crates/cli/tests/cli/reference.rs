@@ -2,6 +2,8 @@
 
 use std::{env, fs, path::Path};
 
+use crate::support::Outlive;
+
 use clap::{Command, CommandFactory};
 use outlive_cli::{args::Cli, reference};
 
@@ -92,4 +94,31 @@ fn every_example_can_be_parsed() {
     }
     let root = Cli::command();
     walk(&root, &root);
+}
+
+// `outlive cp` proposed `completions`, and a command without `--` got no proposal at all.
+#[tokio::test]
+async fn what_other_programs_take_is_answered_with_the_way_here() {
+    let outlive = Outlive::without_server();
+    for (line, way) in [
+        ("exec sbx-1 -- ls", "outlive sandbox exec"),
+        ("cp a sbx-1:/b", "outlive sandbox cp"),
+        ("ssh sbx-1", "outlive sandbox exec -it SANDBOX -- bash"),
+        ("attach sbx-1 ses-1", "outlive session attach"),
+        ("rm sbx-1", "outlive sandbox delete"),
+        ("images", "outlive image list"),
+        ("run echo hi", "-- echo …"),
+        ("run --rm echo -n hi", "-- echo …"),
+        ("sandbox exec sbx-1 ls", "-- ls …"),
+    ] {
+        let done = outlive.run(line).await.expect(2);
+        assert!(done.stderr.contains(way), "{line}: {}", done.stderr);
+        assert!(!done.stderr.contains("completions"), "{}", done.stderr);
+    }
+    // What is no word of anybody, and an unknown flag, are told as before.
+    for line in ["frobnicate", "run --frobnicate -- ls", "image list x"] {
+        let done = outlive.run(line).await.expect(2);
+        assert!(!done.stderr.contains("there is"), "{}", done.stderr);
+        assert!(!done.stderr.contains("…"), "{}", done.stderr);
+    }
 }
