@@ -164,6 +164,9 @@ pub struct SandboxSummary {
     pub status: SandboxStatus,
     /// Whether the state is `paused`.
     pub paused: bool,
+    /// The same as `…/activity` tells it: `frozen` where its processes stand still while `status`
+    /// is `running`. Not in the vendor's API.
+    pub state: String,
     /// Number of its runtime.
     pub runtime_generation: u64,
     /// When it was created.
@@ -269,6 +272,8 @@ pub struct SandboxStatusAnswer {
     pub user_id: String,
     /// Its state.
     pub status: SandboxStatus,
+    /// The same as `…/activity` tells it. Not in the vendor's API.
+    pub state: String,
     /// Identity of the runtime, for the vendor's older clients.
     pub pod_name: String,
     /// Identity of the runtime, for the vendor's newer clients.

@@ -18,6 +18,7 @@ use crate::{
 };
 
 mod release;
+mod shown;
 mod sleep;
 mod snapshot;
 
@@ -278,7 +279,7 @@ fn list(answer: &Value) -> String {
             [
                 text(&sandbox["id"]),
                 text(&sandbox["template_id"]),
-                text(&sandbox["status"]),
+                shown::status(sandbox),
                 text(&sandbox["runtime_generation"]),
                 time(&sandbox["created_at"]),
                 time(&sandbox["expires_at"]),
@@ -317,11 +318,14 @@ fn details(sandbox: &Value) -> String {
         ("id", text(id)),
         ("template", text(template)),
         ("image", text(&sandbox["image"])),
-        ("status", text(&sandbox["status"])),
+        ("status", shown::status(sandbox)),
         ("generation", text(&sandbox["runtime_generation"])),
         ("runtime", text(&sandbox["runtime_id"])),
+        ("isolation", text(&sandbox["runtime"]["isolation"])),
+        ("network", shown::network(&sandbox["network"])),
         ("auto resume", text(&sandbox["auto_resume"])),
-        ("resources", text(&sandbox["resources"])),
+        ("limits", shown::limits(&sandbox["resources"])),
+        ("disk", shown::disk(&sandbox["disk"])),
         ("created", time(&sandbox["created_at"])),
         ("expires", time(&sandbox["expires_at"])),
         ("deleted at", time(&sandbox["hard_expires_at"])),

@@ -235,6 +235,7 @@ async fn status(
             team_id: record.owner.to_string(),
             user_id: record.owner.to_string(),
             status: status_of(record.state.observed),
+            state: record.state.observed.word().to_owned(),
             pod_name: runtime_id.clone(),
             runtime_id,
             claimed_at: time::text(record.state.claimed_at),

@@ -57,6 +57,7 @@ fn summary(record: &SandboxRecord) -> SandboxSummary {
         template_id: record.template.clone(),
         status: status_of(record.state.observed),
         paused: record.state.observed == Observed::Released,
+        state: record.state.observed.word().to_owned(),
         runtime_generation: record.state.generation.0,
         created_at: time::text(record.created_at),
         updated_at: time::text(record.updated_at),
