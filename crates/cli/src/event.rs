@@ -105,6 +105,15 @@ impl Event {
     }
 }
 
+/// Why an attempt ended, for people. The dialect calls a program that ended by itself with 0
+/// `stopped`, as if somebody had.
+pub fn why(reason: &str) -> Cow<'_, str> {
+    match reason {
+        "stopped" => Cow::Borrowed("exited"),
+        other => escaped(other),
+    }
+}
+
 /// Text with its control characters escaped.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {

@@ -98,10 +98,14 @@ async fn refresh(context: &Context, target: &OneSandbox, duration: Option<u64>) 
     let path = format!("{}/refresh", sandbox_path(&target.sandbox)?);
     let answer = context.client.call(Call::post(&path).body(&body)).await?;
     print(context.format, &answer, |answer| {
-        fields(&[
+        let told = fields(&[
             ("expires", time(&answer["expires_at"])),
             ("deleted at", time(&answer["hard_expires_at"])),
-        ])
+        ]);
+        if told.is_empty() {
+            return fields(&[("expires", "never: it has no ttl".to_owned())]);
+        }
+        told
     })
 }
 

@@ -383,6 +383,8 @@ fn list(answer: &Value) -> String {
 fn details(session: &Value) -> String {
     let attempt = &session["attempt"];
     let cursor = &session["cursor"];
+    let reason = attempt["reason"].as_str().unwrap_or_default();
+    let reason = crate::event::why(reason).into_owned();
     let command: Vec<String> = session["spec"]["command"]
         .as_array()
         .into_iter()
@@ -405,9 +407,9 @@ fn details(session: &Value) -> String {
         ("pid", text(&attempt["pid"])),
         ("started", time(&attempt["started_at"])),
         ("finished", time(&attempt["finished_at"])),
-        ("exit code", text(&attempt["exit_code"])),
+        ("exit code", exit_code(attempt)),
         ("signal", text(&attempt["signal"])),
-        ("reason", text(&attempt["reason"])),
+        ("reason", reason),
         ("restarts", text(&session["restart_count"])),
         (
             "cursor",
@@ -421,4 +423,12 @@ fn details(session: &Value) -> String {
         ("updated", time(&session["updated_at"])),
         ("last activity", time(&session["last_activity_at"])),
     ])
+}
+
+/// The code of what ended by itself; a death by signal has none.
+fn exit_code(ended: &Value) -> String {
+    match &ended["signal"] {
+        Value::Null => text(&ended["exit_code"]),
+        _ => String::new(),
+    }
 }

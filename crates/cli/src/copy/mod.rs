@@ -57,6 +57,15 @@ struct Done {
 
 /// Copies.
 pub async fn copy(context: &Context, args: &Copy) -> Result<()> {
+    if args.source == "-" || args.destination == "-" {
+        return Err(Failure::usage(
+            "`cp` copies no streams; a file of the name `-` is written `./-`",
+        )
+        .with_next(
+            "`outlive sandbox exec SANDBOX -- tar c PATH` sends an archive to standard output, \
+             `outlive sandbox exec -i SANDBOX -- tar x` takes one from standard input",
+        ));
+    }
     let done = match (side(&args.source), side(&args.destination)) {
         (Side::Here(source), Side::There { sandbox, path }) => {
             let remote = Remote {
@@ -88,8 +97,14 @@ pub async fn copy(context: &Context, args: &Copy) -> Result<()> {
     }
     let told = json!({"files": done.files, "bytes": done.bytes, "skipped": done.skipped});
     print(context.format, &told, |_| {
-        format!("Copied {} files, {} bytes", done.files, done.bytes)
+        let files = counted(done.files, "file");
+        format!("Copied {files}, {}", counted(done.bytes, "byte"))
     })
+}
+
+fn counted(count: u64, noun: &str) -> String {
+    let end = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{end}")
 }
 
 /// `sbx-…:PATH` is in a sandbox; everything else is here.

@@ -156,6 +156,8 @@ async fn what_cannot_be_copied_is_said() {
         ),
         (server.at(&file), text(&nowhere.join("x")), "No such file"),
         (text(&file), text(&nowhere), "must be in a sandbox"),
+        (server.at(&file), "-".to_owned(), "copies no streams"),
+        ("-".to_owned(), server.at(&nowhere), "copies no streams"),
         (
             server.at(&file),
             server.at(&nowhere),
@@ -166,6 +168,14 @@ async fn what_cannot_be_copied_is_said() {
         assert_ne!(done.code(), 0, "{source} {destination}");
         assert!(done.stderr.contains(words), "{words}: {}", done.stderr);
     }
+    let args = [
+        "sandbox",
+        "cp",
+        &server.at(&file),
+        &text(&place.path().join("one")),
+    ];
+    let done = server.outlive.args(args).await.expect(0);
+    assert_eq!(done.text(), "Copied 1 file, 1 byte\n");
     server.end().await;
 }
 

@@ -178,7 +178,7 @@ async fn a_page_has_a_line_an_event_whatever_the_output_holds() {
         .await
         .expect(0);
     let expected = "1\t2026-01-31 12:34:56\tatt-00000000-001\toutput\tstdout\ttwo\\nlines\\tand \\u{1b}[2J\n\
-                    2\t2026-01-31 12:34:56\tatt-00000000-001\tattempt.exited\t-\texit_code=-1 signal=SIGTERM reason=killed\n";
+                    2\t2026-01-31 12:34:56\tatt-00000000-001\tattempt.exited\t-\tsignal=SIGTERM reason=killed\n";
     assert_eq!(done.text(), expected);
     assert!(fake.seen()[0].target.ends_with("/events?limit=5"));
 }

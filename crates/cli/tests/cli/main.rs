@@ -12,3 +12,4 @@ mod reference;
 mod run;
 mod sandbox;
 mod support;
+mod tables;

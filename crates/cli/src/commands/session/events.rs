@@ -163,14 +163,13 @@ fn told(event: &Event) -> Result<String> {
         return event.line();
     }
     let mut parts = Vec::new();
-    if let Some(code) = event.exit_code {
-        parts.push(format!("exit_code={code}"));
-    }
-    if let Some(signal) = &event.signal {
-        parts.push(format!("signal={}", crate::output::text(signal)));
+    match (&event.signal, event.exit_code) {
+        (Some(signal), _) => parts.push(format!("signal={}", crate::output::text(signal))),
+        (None, Some(code)) => parts.push(format!("exit_code={code}")),
+        (None, None) => {}
     }
     if let Some(reason) = &event.reason {
-        parts.push(format!("reason={}", crate::event::escaped(reason)));
+        parts.push(format!("reason={}", crate::event::why(reason)));
     }
     Ok(parts.join(" "))
 }
