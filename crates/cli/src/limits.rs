@@ -58,6 +58,9 @@ pub const END_KEY_GRACE: Duration = Duration::from_secs(2);
 /// Sessions that an error about an ambiguous name lists.
 pub const NAMES_LISTED_MAX: usize = 20;
 
+/// Most characters of a command that a table shows.
+pub const COMMAND_CHARS_SHOWN_MAX: usize = 60;
+
 /// Largest specification or profile file, bytes.
 pub const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 

@@ -33,7 +33,7 @@ pub fn after(failure: &Failure, path: &str) -> Option<String> {
         "snapshot_not_found" => "`outlive sandbox snapshot list` shows what is there".to_owned(),
         "session_not_found" => format!("`outlive session list {sandbox}` shows what is there"),
         "context_not_found" => {
-            "a context lives as long as its sandbox keeps it; make a new one".to_owned()
+            format!("`outlive sandbox contexts {sandbox}` shows those that are kept")
         }
         "process_finished" => {
             "its process has ended; make a new context, or restart this one".to_owned()

@@ -321,6 +321,13 @@ pub enum Sandbox {
     /// shell; 125 when outlive itself failed. Ctrl-C interrupts the code.
     #[command(after_help = exec::RUN_EXAMPLES)]
     Run(Box<RunCode>),
+    /// List the commands of `exec` and the interpreters of `run`; never wakes it.
+    ///
+    /// Newest last, also those that have ended, until the sandbox has too many of them. Every
+    /// command of `outlive session` takes their ids: `attach --after 0` for the output, `stop`,
+    /// `signal`, `delete`.
+    #[command(after_help = "Example:\n  outlive sandbox contexts sbx-0a1b2c3d-4e5")]
+    Contexts(OneSandbox),
     /// Copy files into a sandbox or out of it.
     ///
     /// Directories with everything in them; modes and times are kept, owners are not. The sandbox

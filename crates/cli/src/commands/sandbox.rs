@@ -17,6 +17,7 @@ use crate::{
     waiting::waiting,
 };
 
+mod contexts;
 mod release;
 mod shown;
 mod sleep;
@@ -85,6 +86,7 @@ pub async fn run(context: &Context, command: Sandbox) -> Result<()> {
             let answer = waiting(context.format, &words, call).await?;
             done(context, &answer, &target, "deleted")
         }
+        Sandbox::Contexts(target) => contexts::list(context, &target).await,
         Sandbox::Cp(args) => crate::copy::copy(context, &args).await,
         Sandbox::Session(_) | Sandbox::Exec(_) | Sandbox::Run(_) => Err(Failure::new(
             "internal",

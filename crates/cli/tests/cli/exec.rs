@@ -158,6 +158,36 @@ async fn a_context_that_nobody_waits_for_is_found_again() {
     let listed = format!("session list {} --json", server.sandbox);
     let listed = server.outlive.run(&listed).await.expect(0).json();
     assert_eq!(listed["sessions"], json!([]), "a context is no session");
+    // Its id is found again, and every command of a session takes it.
+    let sleeper = server.sandbox_exec("--no-wait", &["sleep", "1000"]).await;
+    let sleeper = sleeper.expect(0).text().trim().to_owned();
+    let contexts = format!("sandbox contexts {}", server.sandbox);
+    let lines = server.outlive.run(&contexts).await.expect(0).text();
+    let row = |id: &str| {
+        let line = lines.lines().find(|line| line.starts_with(id));
+        let line = line.unwrap_or_else(|| panic!("{id}: {lines}"));
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(row(&id).contains("echo found; exit 7"), "{lines}");
+    assert!(row(&id).contains(" crashed 7 "), "{lines}");
+    assert!(row(&sleeper).contains("sleep 1000 running"), "{lines}");
+    let on = |verb: &str, more: &str| format!("session {verb} {} {sleeper}{more}", server.sandbox);
+    let follow = on("attach", " --after 0");
+    let followed = server.outlive.run(&follow);
+    let kill = on("signal", " KILL");
+    let (followed, killed) = tokio::join!(followed, server.outlive.run(&kill));
+    killed.expect(0);
+    followed.expect(137);
+    server.outlive.run(&on("delete", "")).await.expect(0);
+    let json = format!("{contexts} --json");
+    let left = server.outlive.run(&json).await.expect(0).json();
+    let left: Vec<_> = left["contexts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["id"])
+        .collect();
+    assert_eq!(left, [&json!(id)]);
     server.end().await;
 }
 
