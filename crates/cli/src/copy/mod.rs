@@ -7,11 +7,12 @@
 //! Nothing is held in memory but what is under way. What comes out is asked for piece by piece,
 //! so that a slow connection never falls behind what the journal keeps.
 //!
-//! A file gets its name when it is whole. Until then it has another beside it, and what stood there
-//! before stands. Whoever breaks off removes that other one: here a guard, there the script, which
-//! ends when it is told to, and by itself when nothing comes any more.
+//! A file gets its name when it is whole. Until then it has none, or another beside it, and what
+//! stood there before stands. Whoever breaks off removes that other one: here a guard, there the
+//! script, which ends when it is told to, and by itself when nothing comes any more.
 
 mod pack;
+mod passing;
 mod progress;
 mod pull;
 mod push;

@@ -5,8 +5,8 @@
 //! files are made anew and never opened where something stands already; no set-user-id bit,
 //! device or owner is taken over.
 //!
-//! A file is written under a name of ours beside its place, and takes that by a rename when it is
-//! whole. So what stood there stands until then, and a file that is not whole is none.
+//! A file gets its name when it is whole. So what stood there stands until then, and a file that is
+//! not whole is none.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -22,40 +22,19 @@ use std::{
 use rustix::{
     fs::{
         AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, fchmod, fsync, futimens, linkat,
-        mkdirat, open, openat, renameat, statat, symlinkat, unlinkat,
+        mkdirat, open, openat, statat, symlinkat,
     },
     io::Errno,
 };
 
-use super::tar::{Entry, Item, Kind, Reader};
+use super::{
+    passing::{Nameless, Passing},
+    tar::{Entry, Item, Kind, Reader},
+};
 use crate::{
     attach::input::random_id,
     error::{Failure, Result},
 };
-
-/// Something that has its name for the time being; gone with this, unless it got its own.
-#[derive(Debug)]
-struct Passing {
-    directory: OwnedFd,
-    now: OsString,
-    name: OsString,
-}
-
-impl Passing {
-    /// Gives it its own name, in the place of whatever has that.
-    fn settle(self) -> rustix::io::Result<()> {
-        renameat(&self.directory, &self.now, &self.directory, &self.name)
-    }
-}
-
-impl Drop for Passing {
-    fn drop(&mut self) {
-        match unlinkat(&self.directory, &self.now, AtFlags::empty()) {
-            // It has its own name now. Otherwise nothing can be done, and the name says what it is.
-            Ok(()) | Err(_) => {}
-        }
-    }
-}
 
 /// A file that is being written.
 #[derive(Debug)]
@@ -74,7 +53,7 @@ impl Growing {
         if self.precious {
             fsync(&self.file)?;
         }
-        self.place.settle()
+        self.place.settle_file(&self.file)
     }
 }
 
@@ -88,8 +67,9 @@ pub(super) struct Unpacker {
     top: (Vec<u8>, Option<OsString>),
     reader: Reader,
     open: Option<Growing>,
-    /// What is not whole is called.
+    /// What is not whole is called, where it is called anything.
     passing: OsString,
+    nameless: Nameless,
     /// Directories get their modes and times at the end, when they are full.
     directories: Vec<(Vec<OsString>, u32, u64)>,
     /// What was done.
@@ -110,6 +90,7 @@ impl Unpacker {
             reader: Reader::default(),
             open: None,
             passing: random_id(".outlive-cp-")?.into(),
+            nameless: Nameless::here(),
             directories: Vec::new(),
             done: super::Done::default(),
         })
@@ -240,12 +221,8 @@ impl Unpacker {
         };
         match &entry.kind {
             Kind::File(_) => {
-                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW;
-                let flags = flags | OFlags::CLOEXEC;
-                let private = Mode::from_raw_mode(0o600);
-                let file = openat(&place.directory, &place.now, flags, private)?;
                 self.open = Some(Growing {
-                    file: File::from(file),
+                    file: place.file(&mut self.nameless)?,
                     entry: entry.clone(),
                     place,
                     precious: before.is_some() || self.directories.is_empty(),
@@ -392,6 +369,11 @@ mod tests {
     // What was there is good until what comes is: a copy that broke off had left a stump of it.
     #[test]
     fn a_file_that_is_not_whole_is_none() {
+        not_whole(Nameless::here());
+        not_whole(Nameless::Never);
+    }
+
+    fn not_whole(nameless: Nameless) {
         let place = tempfile::tempdir().unwrap();
         let names = || {
             let names = fs::read_dir(place.path()).unwrap();
@@ -400,11 +382,13 @@ mod tests {
         let file = place.path().join("here");
         fs::write(&file, "good").unwrap();
         let mut unpacker = Unpacker::new(place.path(), b"top", Some("here".into())).unwrap();
+        unpacker.nameless = nameless;
         unpacker
             .push(&header(&entry("top", Kind::File(700))))
             .unwrap();
         unpacker.push(&[b'x'; 600]).unwrap();
-        assert_eq!(names().len(), 2);
+        let passing = usize::from(unpacker.nameless == Nameless::Never);
+        assert_eq!(names().len(), 1 + passing);
         assert_eq!(fs::read_to_string(&file).unwrap(), "good");
         unpacker.finish().unwrap_err();
         assert_eq!(names(), ["here"]);

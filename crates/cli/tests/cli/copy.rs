@@ -205,6 +205,15 @@ async fn until(words: &str, mut holds: impl FnMut() -> bool) {
     met.unwrap_or_else(|_| panic!("never: {words}"));
 }
 
+/// Whether this process has a file of that directory open, with or without a name.
+fn writes_in(child: &Child, directory: &Path) -> bool {
+    let open = fs::read_dir(format!("/proc/{}/fd", child.id().unwrap())).unwrap();
+    open.flatten().any(|fd| {
+        let file = fs::read_link(fd.path());
+        file.is_ok_and(|file| file.parent() == Some(directory))
+    })
+}
+
 /// What there is in a directory, apart from `target`.
 fn beside(target: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(target.parent().unwrap()).unwrap().flatten();
@@ -238,7 +247,8 @@ async fn a_copy_that_breaks_off_leaves_what_was_there() {
         let args = ["sandbox", "cp", one.as_str(), other.as_str()];
         let child = server.outlive.command(args).spawn().unwrap();
         until("the copy has begun", || {
-            !beside(&target).is_empty() && !workers(&place).is_empty()
+            let begun = writes_in(&child, &to) || !beside(&target).is_empty();
+            begun && !workers(&place).is_empty()
         })
         .await;
         signal(&child, Signal::INT);
@@ -249,19 +259,24 @@ async fn a_copy_that_breaks_off_leaves_what_was_there() {
         assert_eq!(workers(&place), []);
     }
     // A client that is killed can't tell. Its sandbox's side is told for it, later.
-    let args = ["sandbox", "cp", inward[0].as_str(), inward[1].as_str()];
-    let mut child = server.outlive.command(args).spawn().unwrap();
-    until("the copy has begun", || !beside(&target).is_empty()).await;
-    child.kill().await.unwrap();
-    for pid in workers(&place) {
-        match kill_process(pid, Signal::TERM) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-            Err(errno) => panic!("{errno}"),
+    for [one, other] in [&inward, &outward] {
+        let args = ["sandbox", "cp", one.as_str(), other.as_str()];
+        let mut child = server.outlive.command(args).spawn().unwrap();
+        until("the copy has begun", || {
+            writes_in(&child, &to) || !beside(&target).is_empty()
+        })
+        .await;
+        child.kill().await.unwrap();
+        for pid in workers(&place) {
+            match kill_process(pid, Signal::TERM) {
+                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                Err(errno) => panic!("{errno}"),
+            }
         }
+        until("they are gone", || workers(&place).is_empty()).await;
+        assert_eq!(beside(&target), Vec::<PathBuf>::new());
+        assert_eq!(fs::read_to_string(&target).unwrap(), "good");
     }
-    until("they are gone", || workers(&place).is_empty()).await;
-    assert_eq!(beside(&target), Vec::<PathBuf>::new());
-    assert_eq!(fs::read_to_string(&target).unwrap(), "good");
     server.end().await;
 }
 
