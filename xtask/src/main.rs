@@ -16,6 +16,7 @@ mod elf;
 mod run;
 mod stage;
 mod suites;
+mod tools;
 
 use std::process::ExitCode;
 

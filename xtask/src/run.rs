@@ -77,9 +77,19 @@ impl Program {
         Ok(())
     }
 
+    /// Runs it and returns what it printed, if it succeeds; what it says otherwise is not shown.
+    pub(crate) fn quietly(mut self) -> Result<String> {
+        self.command.stderr(Stdio::null());
+        self.capture()
+    }
+
     /// Runs it and returns what it printed.
     pub(crate) fn output(mut self) -> Result<String> {
         self.command.stderr(Stdio::inherit());
+        self.capture()
+    }
+
+    fn capture(mut self) -> Result<String> {
         let output = self
             .command
             .output()

@@ -5,6 +5,7 @@ use clap::ValueEnum;
 
 use crate::run::{Program, repository};
 use crate::suites::{self, Length};
+use crate::tools;
 
 /// One part of the test command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -99,6 +100,11 @@ impl Stage {
         }
     }
 
+    /// Whether it runs tests, which use what Debian has.
+    fn has_tests(self) -> bool {
+        !matches!(self, Self::Format | Self::Lint | Self::Doc | Self::Build)
+    }
+
     /// Runs the stage; answers what was left out of it, if anything was.
     fn run(self, place: Place, length: Length) -> Result<Option<String>> {
         match self {
@@ -148,6 +154,12 @@ impl Plan {
     )]
     pub(crate) fn run(&self) -> Result<()> {
         let place = Place::here();
+        // As root, so that what it brings is not missed.
+        if rustix::process::geteuid().is_root() && self.stages.iter().any(|stage| stage.has_tests())
+        {
+            suites::debian_packages()?;
+        }
+        tools::check(&self.stages)?;
         let mut lines = Vec::new();
         let mut failed = 0;
         for &stage in &self.stages {
@@ -195,7 +207,6 @@ fn rust_tests(place: Place) -> Result<Option<String>> {
             "left out without root: the privileged tests".to_owned(),
         ));
     }
-    suites::debian_packages()?;
     let runner = repository().join("xtask/ordinary-user.sh");
     test.args(["--features", &privileged_features()?])
         .args([

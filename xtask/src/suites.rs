@@ -1,6 +1,6 @@
 //! The suites that are not Rust: what they need, and how they are run against the built server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -26,10 +26,11 @@ const KILLS_LONG: u32 = 500;
 const CASE_WORKERS: &str = "4";
 
 /// Debian packages that sandboxes of the image `host` and the suites use.
-const DEBIAN_PACKAGES: [(&str, &str); 10] = [
+const DEBIAN_PACKAGES: [(&str, &str); 11] = [
     ("/usr/bin/ip", "iproute2"),
     ("/usr/bin/perl", "perl-base"),
     ("/usr/bin/python3", "python3"),
+    ("/var/lib/dpkg/info/python3-venv.list", "python3-venv"),
     ("/usr/bin/ps", "procps"),
     ("/usr/bin/newuidmap", "uidmap"),
     ("/usr/bin/jq", "jq"),
@@ -100,7 +101,6 @@ pub(crate) fn typescript() -> Result<()> {
 
 /// The vendor's Go client through the whole dialect.
 pub(crate) fn go() -> Result<()> {
-    tool("go", ["version"], "Go 1.26")?;
     let folder = repository().join("tests/conformance/go");
     Program::new("go")
         .within(&folder)
@@ -117,7 +117,6 @@ pub(crate) fn go() -> Result<()> {
 /// The documentation's own snippets.
 pub(crate) fn seed() -> Result<()> {
     node_modules()?;
-    tool("go", ["version"], "Go 1.26")?;
     pytest("conformance/seed", &[])
 }
 
@@ -177,11 +176,6 @@ fn pytest(path: &str, more: &[&str]) -> Result<()> {
 
 /// A virtualenv with what `tests/requirements.txt` pins; its interpreter.
 fn virtualenv() -> Result<PathBuf> {
-    tool(
-        "python3",
-        ["-c", "import ensurepip, venv"],
-        "Python 3.11 with venv",
-    )?;
     let folder = target().join("tests/venv");
     let python = folder.join("bin/python");
     if !python.exists() {
@@ -204,7 +198,6 @@ fn virtualenv() -> Result<PathBuf> {
 }
 
 fn node_modules() -> Result<()> {
-    tool("node", ["--version"], "Node 20")?;
     npm(["ci", "--no-audit", "--no-fund"])
 }
 
@@ -213,22 +206,9 @@ fn npm<const N: usize>(args: [&str; N]) -> Result<()> {
     with_server(Program::new("npm").within(&folder).args(args)).run()
 }
 
-/// A program that a person installs; the message says which one is missing.
-fn tool<const N: usize>(name: &str, args: [&str; N], wanted: &str) -> Result<()> {
-    Program::new(name)
-        .args(args)
-        .output()
-        .map(drop)
-        .with_context(|| format!("this needs {wanted}"))
-}
-
 /// Installs missing Debian packages as root; without root it names them.
 pub(crate) fn debian_packages() -> Result<()> {
-    let missing: Vec<&str> = DEBIAN_PACKAGES
-        .iter()
-        .filter(|(file, _)| !PathBuf::from(file).exists())
-        .map(|&(_, package)| package)
-        .collect();
+    let missing = missing_packages();
     if missing.is_empty() {
         return Ok(());
     }
@@ -241,4 +221,18 @@ pub(crate) fn debian_packages() -> Result<()> {
         .args(missing)
         .env("DEBIAN_FRONTEND", "noninteractive")
         .run()
+}
+
+/// Debian packages of which this machine has not what they are needed for.
+pub(crate) fn missing_packages() -> Vec<&'static str> {
+    let is_missing = |file: &str| {
+        let file = Path::new(file);
+        // Where there is no folder for it, this is no Debian, and has its own packages.
+        !file.exists() && file.parent().is_some_and(Path::exists)
+    };
+    DEBIAN_PACKAGES
+        .iter()
+        .filter(|(file, _)| is_missing(file))
+        .map(|&(_, package)| package)
+        .collect()
 }

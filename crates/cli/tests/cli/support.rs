@@ -22,7 +22,7 @@ use tokio::{
 };
 
 /// Longest time any step of a test may take; reaching it fails the test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// The program with an environment of its own.
 pub(crate) struct Outlive {
