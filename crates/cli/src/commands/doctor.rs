@@ -104,10 +104,11 @@ fn report(found: &[(String, String)], agent: &Path) -> Value {
         .iter()
         .map(|(key, purpose)| {
             let told = value(key);
-            (
-                (*key).to_owned(),
-                json!({"works": works(key), "found": told, "for": purpose}),
-            )
+            let mut looked = json!({"works": works(key), "found": told, "for": purpose});
+            if let Some(next) = remedy(key, told) {
+                looked["next"] = next.into();
+            }
+            ((*key).to_owned(), looked)
         })
         .collect();
     let isolation = value("isolation");
@@ -142,6 +143,22 @@ fn report(found: &[(String, String)], agent: &Path) -> Value {
     })
 }
 
+/// What to do about it, where that is one command.
+fn remedy(key: &str, found: &str) -> Option<&'static str> {
+    let is = |words: &str| found.contains(words);
+    if is("`nft`") {
+        Some("apt-get install nftables")
+    } else if is("`newuidmap`") || is("`newgidmap`") {
+        Some("apt-get install uidmap")
+    } else if is("grants this user none") {
+        Some("sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 \"$USER\"")
+    } else if key.starts_with("cgroup") && (is("Permission denied") || is("not delegated")) {
+        Some("systemd-run --user -p Delegate=yes outlive serve")
+    } else {
+        None
+    }
+}
+
 fn people(report: &Value) -> String {
     let isolation = match report["isolation"].as_str() {
         Some("nested") => "nested: a sandbox's root reaches neither the host nor its own journal",
@@ -174,6 +191,7 @@ fn people(report: &Value) -> String {
         })
         .collect();
     out.push_str(&fields(&lines));
+    out.push_str(&remedies(report));
     for tier in report["tiers"].as_array().into_iter().flatten() {
         let weaker: Vec<String> = tier["weaker"]
             .as_array()
@@ -201,6 +219,26 @@ fn people(report: &Value) -> String {
         out.extend(["  ", &sentence, "\n"]);
     }
     out
+}
+
+/// The commands that would help, each once.
+fn remedies(report: &Value) -> String {
+    let mut commands: Vec<&str> = Vec::new();
+    for (key, _) in &LOOKED_AT {
+        if let Some(next) = report["looked_at"][*key]["next"].as_str()
+            && !commands.contains(&next)
+        {
+            commands.push(next);
+        }
+    }
+    if commands.is_empty() {
+        return String::new();
+    }
+    let lines = commands.iter().map(|command| format!("  {command}\n"));
+    format!(
+        "\nWhat would help; a server that runs looks again when it is started again:\n{}",
+        lines.collect::<String>()
+    )
 }
 
 /// What was found, without what the word before it said already.
@@ -233,6 +271,28 @@ mod tests {
             told.contains("Therefore off:\n  isolation: a=b\n  limit of pids\n"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn what_one_command_would_mend_comes_with_it() {
+        let text = "userns=enter: 1 id: `newuidmap` is not installed\nbridge=no: running `nft`: No such file\n\
+                    cgroup2=no: Permission denied (os error 13)\n\
+                    cgroup.memory=no: not delegated to us\ncgroup.pids=v2\n\
+                    landlock=no: Permission denied (os error 13)\n";
+        let report = report(&parse(text), Path::new("a"));
+        let told = people(&report);
+        for command in [
+            "apt-get install uidmap",
+            "apt-get install nftables",
+            "Delegate=yes",
+        ] {
+            assert_eq!(told.matches(command).count(), 1, "{told}");
+        }
+        assert_eq!(
+            report["looked_at"]["bridge"]["next"],
+            "apt-get install nftables"
+        );
+        assert_eq!(report["looked_at"]["landlock"].get("next"), None);
     }
 
     #[test]

@@ -14,6 +14,9 @@ use crate::sandboxes::{
     network::{Needs, needs},
 };
 
+/// A host that can do more now than it could then is not looked at again.
+const LOOKED_WHEN: &str = "so it was when the server started: start it again if that has changed";
+
 /// The answers of `outlive-agent probe`.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Host {
@@ -134,7 +137,7 @@ impl Host {
         match self.lacks("bridge") {
             Some(why) if bridge => Err(RuntimeError::Limits(format!(
                 "network `bridge` and its rules can't be had on this host: {why}; use the mode \
-                 none or host, or see `outlive doctor`"
+                 none or host, or see `outlive doctor`; {LOOKED_WHEN}"
             ))),
             Some(_) | None => Ok(()),
         }
@@ -152,7 +155,7 @@ impl Host {
             if let (true, Some(why)) = (is_asked, self.lacks(&format!("cgroup.{name}"))) {
                 return Err(RuntimeError::Limits(format!(
                     "resources.{name} can't be enforced on this host: {why}; leave it out, or \
-                     see `outlive doctor`"
+                     see `outlive doctor`; {LOOKED_WHEN}"
                 )));
             }
         }
@@ -223,6 +226,7 @@ mod tests {
         });
         let message = host.admit(&bridge).unwrap_err().to_string();
         assert!(message.contains("not found"), "{message}");
+        assert!(message.contains("start it again"), "{message}");
         let able = Host::parse("bridge=ok\n");
         able.admit(&bridge).unwrap();
         assert_eq!(able.network(&nothing_asked), NetworkMode::Bridge);
