@@ -12,7 +12,10 @@ pub fn main(supervisor: Face) -> ExitCode {
     if let Some((title, face)) = find(supervisor) {
         finish(&title, face())
     } else {
-        complain("usage: outlive-agent launch|sweep|tidy|egress|limit|copy|probe|enter|version\n");
+        complain(
+            "usage: outlive-agent \
+             launch|sweep|tidy|tidy-groups|egress|limit|copy|probe|enter|version\n",
+        );
         ExitCode::from(2)
     }
 }
@@ -31,6 +34,7 @@ pub fn find(supervisor: Face) -> Option<(String, Face)> {
                 "launch" => launch::main,
                 "sweep" => launch::sweep,
                 "tidy" => launch::tidy,
+                "tidy-groups" => launch::tidy_groups,
                 "copy" => copy::main,
                 "egress" => launch::egress,
                 "limit" => launch::limit,

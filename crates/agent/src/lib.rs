@@ -8,7 +8,8 @@
 //!   outlive-supervisor SANDBOX  drives the sessions of the sandbox
 //!   sbx-init                  PID 1 of the workload, reaps
 //!   outlive-agent sweep       removes what a dead sandbox left in the kernel
-//!   outlive-agent tidy        removes what sandboxes left that nobody sweeps any more
+//!   outlive-agent tidy        removes rules of networks that nobody sweeps any more
+//!   outlive-agent tidy-groups removes control groups that nobody sweeps any more
 //!   outlive-agent copy        copies the disk of one sandbox to another
 //!   outlive-agent egress      changes what a running sandbox reaches
 //!   outlive-agent limit       changes what a running sandbox may use

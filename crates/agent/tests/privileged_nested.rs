@@ -4,6 +4,8 @@
 #[path = "nested/caller.rs"]
 mod caller;
 mod common;
+#[path = "nested/groups.rs"]
+mod groups;
 #[path = "nested/host.rs"]
 mod host;
 #[path = "nested/networks.rs"]
@@ -121,6 +123,10 @@ const STORIES: &[Story] = &[
     (
         "files_that_nobody_gets_to_are_told_of",
         two_uid::files_that_nobody_gets_to_are_told_of,
+    ),
+    (
+        "groups_that_nobody_holds_are_removed_and_no_others",
+        groups::groups_that_nobody_holds_are_removed_and_no_others,
     ),
     ("a_workload_is_limited", a_workload_is_limited),
     ("a_launch_is_quick_and_small", a_launch_is_quick_and_small),

@@ -11,6 +11,8 @@
 //! born there. Where BASE was is written down in the sandbox's directory, since the one who
 //! sweeps later may stand elsewhere.
 
+mod left;
+
 use std::{
     io::Read,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -23,6 +25,7 @@ use rustix::{
     fs::{Gid, Mode, OFlags, Uid, chownat, fchown, mkdirat, open},
 };
 
+pub use self::left::main as tidy;
 use super::{
     limits::{Limit, wanted},
     step::{Fail, Step, failure},
@@ -167,6 +170,7 @@ impl Cgroups {
         let sandbox = make_folder(unified, config)?;
         let agent = make_group(sandbox.as_fd(), "agent")?;
         let workload = make_group(sandbox.as_fd(), WORK)?;
+        left::hold(&workload)?;
         for group in [&sandbox, &agent, &workload] {
             own(
                 group.as_fd(),
@@ -286,7 +290,10 @@ fn make_folder(hierarchy: &Hierarchy, config: &LaunchConfig) -> std::io::Result<
         Mode::empty(),
     )?;
     let folder = make_group(base.as_fd(), FOLDER)?;
-    make_group(folder.as_fd(), config.sandbox.as_str())
+    left::hold(&folder)?; // Up to the next lock.
+    let group = make_group(folder.as_fd(), config.sandbox.as_str())?;
+    left::hold(&group)?;
+    Ok(group)
 }
 
 fn make_group(parent: BorrowedFd<'_>, name: &str) -> std::io::Result<OwnedFd> {

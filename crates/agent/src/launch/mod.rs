@@ -29,6 +29,7 @@ mod root;
 pub(crate) mod step;
 mod two_uid;
 
+pub use cgroups::tidy as tidy_groups;
 pub(crate) use cgroups::{Hierarchy, discover};
 pub(crate) use nested::{ONE_ID, rehearse, user_namespace};
 pub(crate) use network::probe as probe_bridge;

@@ -352,7 +352,7 @@ fn value_of(text: &str, key: &str) -> Option<u64> {
     })
 }
 
-fn children(group: BorrowedFd<'_>) -> io::Result<Vec<String>> {
+pub(crate) fn children(group: BorrowedFd<'_>) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(group)? {
         let entry = entry?;
@@ -364,7 +364,7 @@ fn children(group: BorrowedFd<'_>) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-fn pids_below(group: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+pub(crate) fn pids_below(group: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut pids: Vec<u32> = match read_file(group, "cgroup.procs") {
         Ok(text) => text.lines().filter_map(|line| line.parse().ok()).collect(),
         // A group that was removed has none.

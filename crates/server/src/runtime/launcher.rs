@@ -272,7 +272,10 @@ impl Runtime for LauncherRuntime {
     }
 
     fn tidy(&self) -> RuntimeFuture<'_, ()> {
-        Box::pin(self.tidy_networks())
+        Box::pin(async move {
+            let groups = self.tidy_groups().await;
+            self.tidy_networks().await.and(groups)
+        })
     }
 
     fn admit(&self, config: &SandboxConfig) -> Result<(), RuntimeError> {

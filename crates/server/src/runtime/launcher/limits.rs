@@ -12,12 +12,19 @@ use super::{
     told::{encoded, launched, limits, newest},
 };
 use crate::{
-    limits::LIMIT_MAX,
+    limits::{LIMIT_MAX, SWEEP_MAX},
     runtime::{Place, RuntimeError},
     sandboxes::config::SandboxConfig,
 };
 
 impl LauncherRuntime {
+    /// Removes groups of sandboxes that nobody sweeps any more.
+    pub(super) async fn tidy_groups(&self) -> Result<(), RuntimeError> {
+        let log = passing_log()?;
+        self.agent.run("tidy-groups", &[], &log, SWEEP_MAX).await?;
+        Ok(())
+    }
+
     /// Has a sandbox that was launched be limited as it should.
     pub(super) async fn change_limits(
         &self,
