@@ -86,8 +86,14 @@ impl Reserve {
     /// On a disk that is never full.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
+        Self::nothing_on(PathBuf::new())
+    }
+
+    /// Nothing, on the disk of this folder, which is never full while there is none.
+    #[cfg(test)]
+    pub(crate) fn nothing_on(folder: PathBuf) -> Self {
         Self {
-            folder: PathBuf::new(),
+            folder,
             held: Mutex::new(Held {
                 file: None,
                 bytes: 0,

@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -85,6 +85,17 @@ impl FakeHost {
 
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// What the server takes for its disk.
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.dir.path().join("disk")
+    }
+
+    /// From now on there is no room on the server's disk.
+    pub(crate) fn fill_disk(&self) {
+        // The file system of processes has no free block.
+        std::os::unix::fs::symlink("/proc", self.disk()).unwrap();
     }
 
     pub(crate) fn places(&self) -> &Places {

@@ -80,7 +80,7 @@ impl Server {
                 snapshots_max: 3,
                 ..TenantLimits::default()
             },
-            Arc::new(Reserve::none()),
+            Arc::new(Reserve::nothing_on(host.disk())),
         );
         runtime.block_on(engine.take_up()).unwrap();
         Self {

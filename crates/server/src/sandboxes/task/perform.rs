@@ -166,11 +166,17 @@ impl Task {
         done(agent.call(Request::Configure { env }).await)
     }
 
-    /// A workload that can't be stopped is no fault of ours: it may work the next time.
+    /// A workload that can't be stopped is no fault of ours: it may work the next time. On a full
+    /// disk it does once there is room: what the reserve gave may be another's already.
     async fn stand_still(&self) -> Result<(), CallError> {
-        match self.ask_done(Request::Freeze).await {
-            Err(CallError::Failed { message }) => Err(unavailable(&message)),
-            answer => answer,
+        let message = match self.ask_done(Request::Freeze).await {
+            // It said no, or waits itself.
+            Err(CallError::Failed { message } | CallError::Unavailable { message, .. }) => message,
+            answer => return answer,
+        };
+        match self.shared.reserve.blame(CallError::Failed { message }) {
+            CallError::Failed { message } => Err(unavailable(&message)),
+            full => Err(full),
         }
     }
 

@@ -99,6 +99,25 @@ fn a_workload_that_can_t_be_frozen_goes_on_and_the_caller_is_told_why() {
     server.kill();
 }
 
+/// It was `unavailable`, to be tried again in a second: whoever fills the disk may have taken what
+/// the reserve gave, and goes on doing so.
+#[test]
+fn a_workload_that_can_t_be_frozen_for_a_full_disk_is_told_as_such() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        let agent = stage.host.agent(&sandbox.record().id).unwrap();
+        agent.refuse_freezes(1);
+        stage.host.fill_disk();
+        let error = sandbox.suspend().await.unwrap_err();
+        assert!(matches!(error, CallError::DiskFull { .. }), "{error:?}");
+        assert_eq!(sandbox.record().state.observed, Observed::Running);
+        sandbox.suspend().await.unwrap();
+    });
+    server.kill();
+}
+
 #[test]
 fn a_frozen_runtime_that_is_lost_waits_for_a_call() {
     let stage = Stage::set();
