@@ -272,7 +272,9 @@ impl Engine {
             }
             return Err(error);
         }
-        self.shared.expiry_moved.notify_one();
+        if record.expires_at.is_some() {
+            self.shared.expiry_moved.notify_one();
+        }
         Ok(record)
     }
 
@@ -374,16 +376,14 @@ impl Engine {
     /// Tells when to look again.
     async fn expire_due(&self) -> Result<Duration, CallError> {
         let now = clock::now();
+        let failed = |error| store_failed(&error);
+        let store = &self.shared.store;
+        let next = store.next_expiry(now).await.map_err(failed)?;
         let mut pause = DEADLINE_SLEEP_MAX;
-        let all = self.shared.store.all_snapshots().await;
-        for snapshot in all.map_err(|error| store_failed(&error))? {
-            let Some(at) = snapshot.expires_at else {
-                continue;
-            };
-            if at > now {
-                pause = pause.min(at.since(now));
-                continue;
-            }
+        if let Some(at) = next {
+            pause = pause.min(at.since(now));
+        }
+        for snapshot in store.expired_snapshots(now).await.map_err(failed)? {
             let owner = snapshot.owner.as_str();
             if let Err(error) = self.delete_snapshot(owner, &snapshot.id).await {
                 tracing::warn!(snapshot = %snapshot.id, %error, "a snapshot whose time has come stays for now");

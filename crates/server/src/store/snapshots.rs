@@ -15,6 +15,11 @@ use crate::images::UsedImage;
 const COLUMNS: &str = "id, owner, name, description, sandbox, template, image, slot, state, files, \
      bytes, created_at, expires_at";
 
+/// A condition on the time.
+pub(super) const EXPIRED: &str = " AND expires_at <= ";
+/// Of all that expire later, the first.
+pub(super) const NEXT_EXPIRY: &str = "SELECT min(expires_at) FROM snapshots WHERE expires_at > ?";
+
 /// How far a snapshot is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SnapshotState {
@@ -97,6 +102,12 @@ pub(crate) trait SnapshotStore: std::fmt::Debug + Send + Sync {
 
     /// All snapshots of everybody, whatever their state, ordered by creation, then id.
     fn all_snapshots(&self) -> StoreFuture<'_, Vec<SnapshotRecord>>;
+
+    /// Those whose time has come, ordered by creation, then id.
+    fn expired_snapshots(&self, now: Timestamp) -> StoreFuture<'_, Vec<SnapshotRecord>>;
+
+    /// When the next of the others expires.
+    fn next_expiry(&self, now: Timestamp) -> StoreFuture<'_, Option<Timestamp>>;
 
     /// An owner's snapshots that may be used, ordered by creation, then id; of one sandbox or of
     /// all.
@@ -220,6 +231,22 @@ impl SnapshotStore for SqliteStore {
 
     fn all_snapshots(&self) -> StoreFuture<'_, Vec<SnapshotRecord>> {
         Box::pin(self.select(|_| {}))
+    }
+
+    fn expired_snapshots(&self, now: Timestamp) -> StoreFuture<'_, Vec<SnapshotRecord>> {
+        Box::pin(self.select(move |query| {
+            query.push(EXPIRED).push_bind(now.unix_nanos());
+        }))
+    }
+
+    fn next_expiry(&self, now: Timestamp) -> StoreFuture<'_, Option<Timestamp>> {
+        Box::pin(async move {
+            let next: Option<i64> = sqlx::query_scalar(NEXT_EXPIRY)
+                .bind(now.unix_nanos())
+                .fetch_one(self.pool())
+                .await?;
+            Ok(next.map(Timestamp::from_unix_nanos))
+        })
     }
 
     fn snapshots_of<'a>(

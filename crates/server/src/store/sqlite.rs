@@ -12,6 +12,8 @@
 //! afterwards, is what makes this enough.
 
 mod log;
+#[cfg(test)]
+mod plans;
 mod rows;
 
 use std::{
@@ -204,16 +206,9 @@ impl SqliteStore {
     ) -> Result<SandboxPage, StoreError> {
         // One read transaction: the count and the page are of one moment.
         let mut tx = self.pool.begin().await?;
-        let mut count = QueryBuilder::new("SELECT count(*) FROM sandboxes");
-        conditions(&mut count, owner, filter);
+        let mut count = count_of(owner, filter);
         let total: i64 = count.build_query_scalar().fetch_one(&mut *tx).await?;
-        let mut rows = QueryBuilder::new("SELECT ");
-        rows.push(SANDBOX_COLUMNS).push(" FROM sandboxes");
-        conditions(&mut rows, owner, filter);
-        rows.push(" ORDER BY created_at, id LIMIT ")
-            .push_bind(i64::from(limit))
-            .push(" OFFSET ")
-            .push_bind(number(offset));
+        let mut rows = page_of(owner, filter, limit, offset);
         let rows = rows.build().fetch_all(&mut *tx).await?;
         tx.commit().await?;
         Ok(SandboxPage {
@@ -339,6 +334,23 @@ impl Store for SqliteStore {
             Ok(())
         })
     }
+}
+
+fn count_of(owner: &Owner, filter: &SandboxFilter) -> QueryBuilder<Sqlite> {
+    let mut count = QueryBuilder::new("SELECT count(*) FROM sandboxes");
+    conditions(&mut count, owner, filter);
+    count
+}
+
+fn page_of(owner: &Owner, filter: &SandboxFilter, limit: u32, offset: u64) -> QueryBuilder<Sqlite> {
+    let mut rows = QueryBuilder::new("SELECT ");
+    rows.push(SANDBOX_COLUMNS).push(" FROM sandboxes");
+    conditions(&mut rows, owner, filter);
+    rows.push(" ORDER BY created_at, id LIMIT ")
+        .push_bind(i64::from(limit))
+        .push(" OFFSET ")
+        .push_bind(number(offset));
+    rows
 }
 
 fn conditions(query: &mut QueryBuilder<Sqlite>, owner: &Owner, filter: &SandboxFilter) {

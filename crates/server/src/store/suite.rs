@@ -26,6 +26,7 @@ where
     pages_are_ordered_filtered_and_counted(&open().await).await;
     keys_are_found_listed_and_revoked(&open).await;
     snapshots_are_what_was_written(&open).await;
+    what_expires_is_found_by_its_time(&open().await).await;
     a_snapshot_s_name_is_its_owner_s_own(&open().await).await;
 }
 
@@ -246,6 +247,30 @@ async fn snapshots_are_what_was_written<S: Store, F: Future<Output = S>>(open: i
     store.remove_snapshot(&one.id).await.unwrap();
     store.remove_snapshot(&one.id).await.unwrap();
     assert_eq!(store.snapshot(&one.id).await.unwrap(), None);
+}
+
+async fn what_expires_is_found_by_its_time<S: Store>(store: &S) {
+    for (id, expires_at) in [(11, None), (12, Some(70)), (13, Some(60)), (14, Some(80))] {
+        let mut one = snapshot(id << 32, "passing", None);
+        one.expires_at = expires_at.map(Timestamp::from_unix_nanos);
+        store.insert_snapshot(&one, 10).await.unwrap();
+    }
+    for (now, expired, next) in [
+        (59, vec![], Some(60)),
+        (60, vec![13], Some(70)),
+        (75, vec![12, 13], Some(80)),
+        (80, vec![12, 13, 14], None),
+    ] {
+        let now = Timestamp::from_unix_nanos(now);
+        let found = store.expired_snapshots(now).await.unwrap();
+        let found: Vec<_> = found.into_iter().map(|one| one.id).collect();
+        let ids = expired
+            .into_iter()
+            .map(|id: u64| SnapshotId::from_bits(id << 32));
+        assert_eq!(found, ids.collect::<Vec<_>>(), "{now:?}");
+        let next = next.map(Timestamp::from_unix_nanos);
+        assert_eq!(store.next_expiry(now).await.unwrap(), next, "{now:?}");
+    }
 }
 
 async fn a_snapshot_s_name_is_its_owner_s_own<S: Store>(store: &S) {

@@ -11,6 +11,7 @@ use outlive_api::launch::{Copied, IsolationTier, Limits};
 use outlive_core::{
     id::{SandboxId, SnapshotId},
     sandbox::Desired,
+    time::Timestamp,
 };
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -161,11 +162,7 @@ impl Store for Fragile<SqliteStore> {
         self.inner.all_keys()
     }
 
-    fn revoke_key<'a>(
-        &'a self,
-        id: &'a str,
-        at: outlive_core::time::Timestamp,
-    ) -> StoreFuture<'a, Option<KeyHash>> {
+    fn revoke_key<'a>(&'a self, id: &'a str, at: Timestamp) -> StoreFuture<'a, Option<KeyHash>> {
         self.inner.revoke_key(id, at)
     }
 
@@ -212,6 +209,14 @@ impl SnapshotStore for Fragile<SqliteStore> {
 
     fn all_snapshots(&self) -> StoreFuture<'_, Vec<SnapshotRecord>> {
         self.inner.all_snapshots()
+    }
+
+    fn expired_snapshots(&self, now: Timestamp) -> StoreFuture<'_, Vec<SnapshotRecord>> {
+        self.inner.expired_snapshots(now)
+    }
+
+    fn next_expiry(&self, now: Timestamp) -> StoreFuture<'_, Option<Timestamp>> {
+        self.inner.next_expiry(now)
     }
 
     fn snapshots_of<'a>(
