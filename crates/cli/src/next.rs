@@ -74,6 +74,17 @@ pub fn after(failure: &Failure, path: &str) -> Option<String> {
     Some(text)
 }
 
+/// What to do after a command that could not be started; nothing where the message says it all.
+pub fn after_start(message: &str) -> Option<&'static str> {
+    if message.contains("no such file") {
+        Some("is the program in the sandbox, and the working directory?")
+    } else if message.contains("permission denied") {
+        Some("may its user execute the program, and enter the working directory?")
+    } else {
+        None
+    }
+}
+
 fn expired(failure: &Failure, sandbox: &str, session: &str) -> String {
     let earliest = failure
         .details
@@ -104,5 +115,18 @@ impl<'a> Ids<'a> {
             sandbox: after("sandboxes").or_else(|| after("sandbox")),
             session: after("sessions"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::after_start;
+
+    // It was asked for the program, whatever the message was about.
+    #[test]
+    fn a_message_that_says_it_all_stands_alone() {
+        assert!(after_start("no such file or directory: prog").is_some());
+        let all = "commands run as the server's own user here; leave user out";
+        assert_eq!(after_start(all), None);
     }
 }

@@ -176,6 +176,9 @@ pub enum Command {
     Upgrade(upgrade::Upgrade),
 
     /// Print a completion script for a shell.
+    ///
+    /// The folder of the example comes with the package bash-completion; without it, have your
+    /// shell read what is printed.
     #[command(after_help = "Example:\n  outlive completions bash > /etc/bash_completion.d/outlive")]
     Completions {
         /// The shell.

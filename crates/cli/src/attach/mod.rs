@@ -12,6 +12,7 @@ use crate::{
     client::{Call, Client},
     error::{Failure, Result},
     event::{Ending, Event},
+    next,
     output::stderr_line,
     terminal::DetachKeys,
 };
@@ -169,9 +170,9 @@ pub fn conclude(attachment: &Attachment<'_>, outcome: Outcome, limit: Limit) -> 
             } else {
                 &message
             };
-            Err(Failure::new("start_failed", what)
-                .with_next("is the program in the sandbox, and the working directory?")
-                .not_the_program())
+            let mut failure = Failure::new("start_failed", what).not_the_program();
+            failure.next = next::after_start(what).map(str::to_owned);
+            Err(failure)
         }
         Outcome::Ended(Ending::Unknown(reason), event) => {
             let message = format!(

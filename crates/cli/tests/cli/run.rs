@@ -66,9 +66,14 @@ async fn output_and_exit_code_are_the_programs_own() {
         ),
         (json!({"reason": "runtime_replaced"}), 125, "exit_unknown"),
         (
-            json!({"reason": "start_failed", "message": "no such program"}),
+            json!({"reason": "start_failed", "message": "no such file or directory: prog"}),
             125,
-            "no such program",
+            "prog\n  next: is the program in the sandbox",
+        ),
+        (
+            json!({"reason": "start_failed", "message": "permission denied: prog"}),
+            125,
+            "prog\n  next: may its user execute",
         ),
     ] {
         let fake = ending(end.clone()).await;
