@@ -16,15 +16,26 @@ from outlive_testing.server import Server, wait_until
 
 DISK_BYTES = 64 << 20
 RESERVE_BYTES = 8 << 20
+DISK_FILES = 2000
+RESERVE_FILES = 256
 
 
 @pytest.fixture
 def small_disk():
+    yield from mounted(f"size={DISK_BYTES}")
+
+
+@pytest.fixture
+def disk_of_few_files():
+    yield from mounted(f"size={2 * DISK_BYTES},nr_inodes={DISK_FILES}")
+
+
+def mounted(options: str):
     if os.geteuid() != 0:
         assert os.environ.get("CI") != "true", "mounting a small disk needs root in CI"
         pytest.skip("mounting a small disk needs root")
     folder = Path(tempfile.mkdtemp(prefix="outlive-disk-"))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
     try:
         yield folder
     finally:
@@ -159,3 +170,69 @@ def test_a_first_start_without_room_for_a_reserve_makes_it_later(small_disk):
         ballast.unlink()
         wait_reserve(small_disk)
         Api(server).sandbox().delete()
+
+
+def take_all_files(folder: Path) -> None:
+    """Leaves no room for another file."""
+    folder.mkdir(exist_ok=True)
+    count = len(os.listdir(folder))
+    with pytest.raises(OSError) as full:
+        while True:
+            (folder / str(count)).touch()
+            count += 1
+    assert full.value.errno == errno.ENOSPC
+
+
+def give_back(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+
+
+def wait_reserve_of_files(folder: Path) -> None:
+    reserve = folder / "reserve.files"
+    wait_until(lambda: reserve.exists() and len(os.listdir(reserve)) == RESERVE_FILES, 30,
+               "a whole reserve of files")
+
+
+@pytest.mark.timeout(180)
+def test_a_disk_that_takes_no_more_files_can_be_freed(disk_of_few_files):
+    # Bytes there were enough: suspending, pausing and starting the server failed all the same.
+    disk = disk_of_few_files
+    with Server(data=disk) as server:
+        api = Api(server)
+        culprit, other, third = api.sandbox(), api.sandbox(), api.sandbox()
+        wait_reserve_of_files(disk)
+        ballast = disk / "ballast"
+        ballast.mkdir()
+        script = "i=0; while : > /f$i; do i=$((i + 1)); done"
+        assert culprit.sh(script).wait_exit()["exit_code"] != 0
+        take_all_files(ballast)
+        assert api.bare("GET", "/readyz") == {"status": "ready", "disk_full": True}
+        refused(api.sandbox, disk)
+        refused(other.fork, disk)
+        refused(lambda: api.call("POST", f"{other.path}/snapshots", {}), disk)
+        for _ in range(2):
+            other.suspend()
+            take_all_files(ballast)
+            other.wake()
+            take_all_files(ballast)
+        other.pause()
+        take_all_files(ballast)
+        refused(other.resume, disk)
+        for end in (server.terminate, server.kill):
+            take_all_files(ballast)
+            end()
+            take_all_files(ballast)
+            server.start()
+        take_all_files(ballast)
+        api = Api(server)
+        Sandbox(api, third.id).delete()
+        Sandbox(api, culprit.id).delete()
+        give_back(ballast)
+        wait_reserve_of_files(disk)
+        assert api.bare("GET", "/readyz") == {"status": "ready"}
+        other = Sandbox(api, other.id)
+        other.resume()
+        assert other.sh("echo room").wait_exit()["exit_code"] == 0
+        api.sandbox().delete()
+        other.delete()

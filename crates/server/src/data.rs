@@ -3,7 +3,7 @@
 //! ```text
 //! DIR/lock         held by the server that uses the directory
 //! DIR/outlive.db   the store
-//! DIR/reserve      space for a full disk (see [`crate::reserve`])
+//! DIR/reserve      space for a full disk (see [`crate::reserve`]), with reserve.files/
 //! DIR/sandboxes/   one directory a sandbox
 //! DIR/snapshots/   one directory a snapshot
 //! DIR/images/      layers of root file systems (see [`crate::images`])

@@ -160,6 +160,17 @@ pub(crate) const RESERVE_BYTES: u64 = 8 << 20;
 /// So much of it is given up at a time, bytes: hundreds of rows.
 pub(crate) const RESERVE_STEP_BYTES: u64 = 1 << 20;
 
+/// Of the files that the data folder's disk can hold, so many are kept for the same. A pause, a
+/// suspension and a start of the server each make a few.
+pub(crate) const RESERVE_FILES: u64 = 256;
+
+/// So many of them are given up at a time.
+pub(crate) const RESERVE_STEP_FILES: u64 = 32;
+
+/// With room for fewer files on the data folder's disk nothing is begun that makes any: more than
+/// one step, and more than a new sandbox has.
+pub(crate) const DISK_FILES_FREE_MIN: u64 = 128;
+
 /// With less room on the data folder's disk, bytes, nothing is begun that takes space: more than
 /// one step, so that a step that was given up isn't taken for room.
 pub(crate) const DISK_FREE_MIN: u64 = 4 << 20;

@@ -5,8 +5,11 @@
 //!   DIR/reserve  ████████   a full disk is met ─► one step is given up, and the write tried again
 //!                ██████░░   there is room again ─► the step is taken back
 //! ```
-//! It goes in steps, since others write to the disk, too: what they take of one step leaves the
+//! Where a file system holds a number of files and no more, some of them are kept in the same way
+//! (`DIR/reserve.files/`). It goes in steps, since others write to the disk, too: what they take of one step leaves the
 //! next. What takes space (a new sandbox, a copy, a start) never gets any of it.
+
+mod spares;
 
 use std::{
     fs::{File, OpenOptions},
@@ -20,8 +23,12 @@ use rustix::{fs::FallocateFlags, io::Errno};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use self::spares::Spares;
 use crate::{
-    limits::{DISK_FREE_MIN, RESERVE_BYTES, RESERVE_LOOK_EVERY, RESERVE_STEP_BYTES},
+    limits::{
+        DISK_FILES_FREE_MIN, DISK_FREE_MIN, RESERVE_BYTES, RESERVE_FILES, RESERVE_LOOK_EVERY,
+        RESERVE_STEP_BYTES, RESERVE_STEP_FILES,
+    },
     sessions::CallError,
 };
 
@@ -31,11 +38,12 @@ const BLOCK_BYTES: u64 = 512;
 /// The disk of the data folder has no room for what was asked.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the disk of the server's data folder {} is full: delete sandboxes, snapshots or images, or \
+    "the disk of the server's data folder {} {lack}: delete sandboxes, snapshots or images, or \
      make room on it, then try again", folder.display()
 )]
 pub(crate) struct Full {
     folder: PathBuf,
+    lack: &'static str,
 }
 
 impl From<Full> for CallError {
@@ -57,24 +65,40 @@ pub(crate) struct Reserve {
 struct Held {
     file: Option<File>,
     bytes: u64,
+    spares: Option<Spares>,
+}
+
+impl Held {
+    const NOTHING: Self = Self {
+        file: None,
+        bytes: 0,
+        spares: None,
+    };
+}
+
+/// What of a disk anybody may have.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    bytes: u64,
+    files: u64,
 }
 
 impl Reserve {
     /// Takes the space in a data folder, as far as there is any.
     pub(crate) fn keep(folder: &Path) -> Self {
-        let held = match taken_up(&folder.join("reserve")) {
-            Ok((file, bytes)) => Held {
-                file: Some(file),
-                bytes,
-            },
+        let mut held = Held::NOTHING;
+        match taken_up(&folder.join("reserve")) {
+            Ok((file, bytes)) => (held.file, held.bytes) = (Some(file), bytes),
             Err(error) => {
                 tracing::warn!(%error, folder = %folder.display(), "there is no reserve for a full disk");
-                Held {
-                    file: None,
-                    bytes: 0,
-                }
             }
-        };
+        }
+        match Spares::taken_up(folder.join("reserve.files")) {
+            Ok(spares) => held.spares = Some(spares),
+            Err(error) => {
+                tracing::warn!(%error, folder = %folder.display(), "there is no reserve of files for a full disk");
+            }
+        }
         let reserve = Self {
             folder: folder.to_owned(),
             held: Mutex::new(held),
@@ -94,16 +118,23 @@ impl Reserve {
     pub(crate) fn nothing_on(folder: PathBuf) -> Self {
         Self {
             folder,
-            held: Mutex::new(Held {
-                file: None,
-                bytes: 0,
-            }),
+            held: Mutex::new(Held::NOTHING),
         }
     }
 
-    /// Gives some space back to the disk, for what comes next. `false`: there is none left.
+    /// Gives some of what lacks back to the disk, for what comes next. `false`: there is none left.
     pub(crate) fn give_up(&self) -> bool {
         let mut held = self.held();
+        let room = self.room();
+        let lacks_files = room.files < RESERVE_STEP_FILES;
+        let lacks_bytes = room.bytes < RESERVE_STEP_BYTES;
+        // What nobody sees a lack of may have lacked a moment ago.
+        let files = (lacks_files || !lacks_bytes) && self.give_up_files(&mut held);
+        let bytes = (lacks_bytes || !lacks_files) && self.give_up_bytes(&mut held);
+        files || bytes
+    }
+
+    fn give_up_bytes(&self, held: &mut Held) -> bool {
         let Some(left) = held.bytes.checked_sub(RESERVE_STEP_BYTES) else {
             return false;
         };
@@ -121,6 +152,23 @@ impl Reserve {
         }
     }
 
+    fn give_up_files(&self, held: &mut Held) -> bool {
+        let Some(spares) = &mut held.spares else {
+            return false;
+        };
+        match spares.give_up() {
+            Ok(true) => {
+                tracing::warn!(folder = %self.folder.display(), left = spares.count(), "the disk of the data folder takes no more files; a part of the reserve is given up");
+                true
+            }
+            Ok(false) => false,
+            Err(error) => {
+                tracing::error!(%error, "the reserve of files for a full disk can't be used");
+                false
+            }
+        }
+    }
+
     /// Has room for a few small writes, before something that frees space.
     pub(crate) fn make_room(&self) {
         if self.is_spent() {
@@ -131,8 +179,14 @@ impl Reserve {
     /// Takes back what was given up, as long as there is room enough.
     pub(crate) fn refill(&self) {
         let mut held = self.held();
+        self.refill_bytes(&mut held);
+        self.refill_files(&mut held);
+    }
+
+    fn refill_bytes(&self, held: &mut Held) {
         let before = held.bytes;
-        while held.bytes < RESERVE_BYTES && self.free() >= DISK_FREE_MIN + RESERVE_STEP_BYTES {
+        while held.bytes < RESERVE_BYTES && self.room().bytes >= DISK_FREE_MIN + RESERVE_STEP_BYTES
+        {
             let Some(file) = &held.file else { return };
             match allocate(file, held.bytes) {
                 Ok(()) => held.bytes += RESERVE_STEP_BYTES,
@@ -151,6 +205,20 @@ impl Reserve {
         }
     }
 
+    fn refill_files(&self, held: &mut Held) {
+        let Some(spares) = &mut held.spares else {
+            return;
+        };
+        while spares.count() < RESERVE_FILES
+            && self.room().files >= DISK_FILES_FREE_MIN + RESERVE_STEP_FILES
+        {
+            if let Err(error) = spares.take_step() {
+                tracing::debug!(%error, "no room for the reserve of files");
+                return;
+            }
+        }
+    }
+
     /// Refuses what takes space when there is hardly any.
     pub(crate) fn admit(&self) -> Result<(), Full> {
         if self.is_full() {
@@ -162,13 +230,20 @@ impl Reserve {
 
     /// Whether the disk has too little room for what takes space.
     pub(crate) fn is_full(&self) -> bool {
-        self.free() < DISK_FREE_MIN
+        let room = self.room();
+        room.bytes < DISK_FREE_MIN || room.files < DISK_FILES_FREE_MIN
     }
 
     /// What somebody is told whose call met a full disk.
     pub(crate) fn full(&self) -> Full {
+        let lacks_files = self.room().files < DISK_FILES_FREE_MIN;
         Full {
             folder: self.folder.clone(),
+            lack: if lacks_files {
+                "takes no more files"
+            } else {
+                "is full"
+            },
         }
     }
 
@@ -207,14 +282,27 @@ impl Reserve {
     }
 
     fn is_spent(&self) -> bool {
-        self.free() < RESERVE_STEP_BYTES
+        let room = self.room();
+        room.bytes < RESERVE_STEP_BYTES || room.files < RESERVE_STEP_FILES
     }
 
-    /// Bytes that anybody may write; a disk that can't be asked is not called full.
-    fn free(&self) -> u64 {
+    /// What anybody may have; a disk that can't be asked is not called full.
+    fn room(&self) -> Room {
+        let unlimited = Room {
+            bytes: u64::MAX,
+            files: u64::MAX,
+        };
         match rustix::fs::statvfs(&self.folder) {
-            Ok(disk) => disk.f_bavail.saturating_mul(disk.f_frsize),
-            Err(_unknown) => u64::MAX,
+            Ok(disk) => Room {
+                bytes: disk.f_bavail.saturating_mul(disk.f_frsize),
+                // Some file systems have no bound, and say that they have none at all.
+                files: if disk.f_files == 0 {
+                    unlimited.files
+                } else {
+                    disk.f_favail
+                },
+            },
+            Err(_unknown) => unlimited,
         }
     }
 
@@ -286,6 +374,27 @@ mod tests {
         let reserve = Reserve::keep(folder.path());
         assert!(blocks() >= RESERVE_BYTES);
         reserve.admit().unwrap();
+    }
+
+    #[test]
+    fn files_are_given_up_in_steps_and_come_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = || {
+            let files = std::fs::read_dir(folder.path().join("reserve.files")).unwrap();
+            files.count() as u64
+        };
+        let reserve = Reserve::keep(folder.path());
+        assert_eq!(files(), RESERVE_FILES);
+        assert!(reserve.give_up());
+        assert_eq!(files(), RESERVE_FILES - RESERVE_STEP_FILES);
+        // Another server goes on with what this one left, and makes it whole.
+        drop(reserve);
+        let mut left = Spares::taken_up(folder.path().join("reserve.files")).unwrap();
+        assert_eq!(left.count(), files());
+        while left.give_up().unwrap() {}
+        assert_eq!((left.count(), files()), (0, 0));
+        Reserve::keep(folder.path());
+        assert_eq!(files(), RESERVE_FILES);
     }
 
     #[test]
