@@ -22,6 +22,7 @@ mod image;
 mod kernel;
 mod limits;
 mod names;
+mod namespaces;
 mod nested;
 mod network;
 mod plain;
@@ -31,7 +32,8 @@ mod two_uid;
 
 pub use cgroups::tidy as tidy_groups;
 pub(crate) use cgroups::{Hierarchy, discover};
-pub(crate) use nested::{ONE_ID, rehearse, user_namespace};
+pub(crate) use namespaces::user_namespace;
+pub(crate) use nested::{ONE_ID, rehearse};
 pub(crate) use network::probe as probe_bridge;
 pub use network::tidy;
 pub(crate) use root::enter as enter_root;
@@ -134,6 +136,8 @@ struct Ground<'c> {
     cgroups: cgroups::Cgroups,
     /// Write end of the pipe on which the launcher waits.
     report: OwnedFd,
+    /// Its other end.
+    reports: &'c OwnedFd,
 }
 
 /// Name of the file of exit records in the state directory.
@@ -176,6 +180,7 @@ fn launch(config: &LaunchConfig) -> Step<Launched> {
         cgroups: cgroups::Cgroups::make(config)?,
         state: dirs.state,
         report,
+        reports: &reports,
     };
     let started = match config.runtime {
         RuntimeKind::Namespace => nested::start(&ground, &dirs.sandbox),
@@ -265,26 +270,45 @@ fn wait_until_ready(reports: &OwnedFd) -> Step<()> {
         if !wait_readable(reports, left)? {
             continue;
         }
-        let mut buffer = [0; 4096];
-        match rustix::io::read(reports, &mut buffer) {
-            Ok(0) => break,
-            Ok(n) => bytes.extend_from_slice(buffer.get(..n).unwrap_or_default()),
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e).step("waiting for the agent"),
+        if read_report(reports, &mut bytes)? == 0 {
+            break;
         }
         if bytes.first() == Some(&b'R') {
             return Ok(());
         }
     }
-    match bytes.split_first() {
-        Some((b'F', rest)) => Err(minicbor::decode::<LaunchFailure>(rest).unwrap_or_else(|_| {
-            step::failure("starting the agent", "failed, and its report was cut")
-        })),
-        _ => Err(step::failure(
+    Err(reported(&bytes).unwrap_or_else(|| {
+        step::failure(
             "starting the agent",
             "it ended before it was ready; see agent.log",
-        )),
+        )
+    }))
+}
+
+fn read_report(reports: &OwnedFd, bytes: &mut Vec<u8>) -> Step<usize> {
+    let mut buffer = [0; 4096];
+    loop {
+        match rustix::io::read(reports, &mut buffer) {
+            Ok(n) => {
+                bytes.extend_from_slice(buffer.get(..n).unwrap_or_default());
+                return Ok(n);
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e).step("waiting for the agent"),
+        }
     }
+}
+
+/// The failure in a report.
+fn reported(bytes: &[u8]) -> Option<LaunchFailure> {
+    let (b'F', rest) = bytes.split_first()? else {
+        return None;
+    };
+    Some(
+        minicbor::decode::<LaunchFailure>(rest).unwrap_or_else(|_| {
+            step::failure("starting the agent", "failed, and its report was cut")
+        }),
+    )
 }
 
 fn wait_readable(fd: &OwnedFd, span: Duration) -> Step<bool> {
@@ -310,6 +334,20 @@ fn report_failure(report: BorrowedFd<'_>, failure: &LaunchFailure) -> ! {
 }
 
 impl Ground<'_> {
+    /// Why the launcher failed: what the agent has reported by now, which may be the reason.
+    fn reason(&self, failure: LaunchFailure) -> LaunchFailure {
+        let mut bytes = Vec::new();
+        match wait_readable(self.reports, Duration::ZERO) {
+            Ok(true) => {}
+            Ok(false) | Err(_) => return failure,
+        }
+        // A report is written as one.
+        match read_report(self.reports, &mut bytes) {
+            Ok(_) => reported(&bytes).unwrap_or(failure),
+            Err(_) => failure,
+        }
+    }
+
     /// Turns this process's streams and directory into a keeper's.
     fn settle(&self) -> Step<()> {
         rustix::process::setsid().step("leaving the session")?;

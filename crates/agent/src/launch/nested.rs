@@ -1,7 +1,7 @@
 //! The nested namespaces O, W and P; see the module above for the picture.
 
 use std::{
-    io::{self, Read, Write},
+    io::{Read, Write},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
 };
@@ -15,6 +15,7 @@ use rustix::{
 
 use super::{
     Ground, StartedKeeper, image, names,
+    namespaces::{CgroupNamespace, UserNamespace, map_ids},
     network::{self, Inside},
     report_failure,
     root::{self, RootPlan},
@@ -60,6 +61,9 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeepe
         .ids
         .ok_or_else(|| failure("starting the agent", "no range of ids was given"))?;
     let mut off = ground.cgroups.off().to_vec();
+    // Its maker needs a moment, in which there is enough to do.
+    let sandbox_group = ground.cgroups.sandbox();
+    let in_cgroup = sandbox_group.map(CgroupNamespace::begin).transpose()?;
     let layers = layers(ground, sandbox, ids, &mut off)?;
     if config.network == NetworkMode::Bridge && names::of_host(config.network).is_none() {
         off.push(NO_NAMES.to_owned());
@@ -74,7 +78,9 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeepe
         kinds |= libc::CLONE_NEWNET;
     }
     let (go_read, go) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
-    enter_cgroup_namespace(ground)?;
+    if let Some(namespace) = in_cgroup {
+        namespace.enter()?;
+    }
     match sys::fork_into(kinds, ground.cgroups.agent()).step("making the agent's namespaces")? {
         Forked::Child => {
             drop(go);
@@ -85,19 +91,8 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeepe
             report_failure(ground.report.as_fd(), &failure)
         }
         Forked::Parent { pid, pidfd } => {
-            map_ids(pid, ids.first, ids.count())?;
-            let say = |word: &[u8]| {
-                // So few bytes go into the pipe as one.
-                rustix::io::write(&go, word)
-                    .map(drop)
-                    .step("letting the agent go on")
-            };
-            if config.network == NetworkMode::Bridge {
-                let (inside, connecting) = network::connect(config, pid)?;
-                say(&[&[GO], inside.to_bytes().as_slice()].concat())?;
-                connecting.finish()?;
-            }
-            say(&[GO])?;
+            // While `go` is open: else it is we who end the agent.
+            accompany(ground, ids, pid, &go).map_err(|failure| ground.reason(failure))?;
             Ok(StartedKeeper {
                 pid,
                 pidfd,
@@ -107,22 +102,20 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeepe
     }
 }
 
-/// Writes both maps of a user namespace: its 0 is `first` out here.
-///
-/// In two parts: what is mapped as one must be one in our own map, too, and in that of an ordinary
-/// user the first id comes from elsewhere than the others.
-fn map_ids(pid: u32, first: u32, count: u32) -> Step<()> {
-    let text = match count {
-        1 => format!("0 {first} 1\n"),
-        _ => format!("0 {first} 1\n1 {} {}\n", first + 1, count - 1),
+/// The launcher's part, while the agent makes the rest.
+fn accompany(ground: &Ground<'_>, ids: IdRange, pid: u32, go: &OwnedFd) -> Step<()> {
+    map_ids(pid, ids.first, ids.count())?;
+    let say = |word: &[u8]| {
+        // So few bytes go into the pipe as one.
+        rustix::io::write(go, word)
+            .map(drop)
+            .step("letting the agent go on")
     };
-    for map in ["uid_map", "gid_map"] {
-        let path = format!("/proc/{pid}/{map}");
-        std::fs::OpenOptions::new()
-            .write(true)
-            .open(&path)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .step(&format!("writing {map}"))?;
+    say(&[GO])?;
+    if ground.config.network == NetworkMode::Bridge {
+        let (inside, connecting) = network::connect(ground.config, pid)?;
+        say(&inside.to_bytes())?;
+        connecting.finish()?;
     }
     Ok(())
 }
@@ -134,6 +127,10 @@ fn layers(
     off: &mut Vec<String>,
 ) -> Step<Layers> {
     let config = ground.config;
+    let owners = match ids.of_namespace {
+        None => Some(UserNamespace::begin(ids.workload(), ids.workload_count())?),
+        Some(_) => None,
+    };
     let disk = detach(sandbox.as_fd(), "", OpenTreeFlags::AT_EMPTY_PATH)?;
     image::write_own(sandbox.as_fd(), config, ids)?;
     let mut lowers = vec![detach(sandbox.as_fd(), "own", OpenTreeFlags::empty())?];
@@ -150,22 +147,21 @@ fn layers(
         }
     };
     let layers = Layers { disk, lowers, usr };
-    match ids.of_namespace {
-        None => show_as_own(&layers, ids, off)?,
-        Some(count) => {
-            off.extend(layers.usr.as_ref().map(|_| FOREIGN_USR.to_owned()));
-            off.extend((count == 1).then(|| ONE_ID.to_owned()));
-        }
+    if let Some(owners) = owners {
+        show_as_own(&layers, &owners.finish()?, off);
+    }
+    if let Some(count) = ids.of_namespace {
+        off.extend(layers.usr.as_ref().map(|_| FOREIGN_USR.to_owned()));
+        off.extend((count == 1).then(|| ONE_ID.to_owned()));
     }
     Ok(layers)
 }
 
 /// Shows the layers, which are the host's root's, as the workload's root's.
-fn show_as_own(layers: &Layers, ids: IdRange, off: &mut Vec<String>) -> Step<()> {
-    let userns = user_namespace(ids.workload(), ids.workload_count())?;
+fn show_as_own(layers: &Layers, owners: &OwnedFd, off: &mut Vec<String>) {
     let mut said = false;
     for layer in layers.lowers.iter().chain(&layers.usr) {
-        match sys::idmap_mount(layer.as_fd(), userns.as_fd()) {
+        match sys::idmap_mount(layer.as_fd(), owners.as_fd()) {
             Ok(()) => {}
             Err(_) if said => {}
             Err(e) => {
@@ -176,7 +172,6 @@ fn show_as_own(layers: &Layers, ids: IdRange, off: &mut Vec<String>) -> Step<()>
             }
         }
     }
-    Ok(())
 }
 
 fn detach(dir: BorrowedFd<'_>, path: &str, flags: OpenTreeFlags) -> Step<OwnedFd> {
@@ -188,80 +183,6 @@ fn detach(dir: BorrowedFd<'_>, path: &str, flags: OpenTreeFlags) -> Step<OwnedFd
     .step("detaching a part of the image")
 }
 
-/// A user namespace of this one whose 0 is `first` here, held by its descriptor alone.
-pub(crate) fn user_namespace(first: u32, count: u32) -> Step<OwnedFd> {
-    let step = "making a user namespace";
-    let take = |pid| {
-        map_ids(pid, first, count)?;
-        open_namespace(pid, "user").step(step)
-    };
-    from_short_lived(libc::CLONE_NEWUSER, None, || Ok(()), take).step(step)?
-}
-
-/// Has what is forked from here on see the sandbox's control group as the root of all.
-///
-/// Such a namespace begins at the group of the process that makes it, and the agent is born in
-/// another one: moving it there later would wait for a grace period of the whole kernel, some
-/// 10 ms.
-fn enter_cgroup_namespace(ground: &Ground<'_>) -> Step<()> {
-    let Some(sandbox) = ground.cgroups.sandbox() else {
-        return Ok(());
-    };
-    let step = "making a namespace of control groups";
-    let take = |pid| open_namespace(pid, "cgroup").step(step);
-    let unshare = || sys::unshare(libc::CLONE_NEWCGROUP);
-    let made = from_short_lived(0, Some(sandbox), unshare, take).step(step)?;
-    sys::enter_cgroup_namespace(made?.as_fd()).step(step)
-}
-
-/// Forks a process that prepares something, and takes it from there before it ends.
-fn from_short_lived<T>(
-    kinds: libc::c_int,
-    cgroup: Option<BorrowedFd<'_>>,
-    prepare: impl FnOnce() -> io::Result<()>,
-    take: impl FnOnce(u32) -> T,
-) -> io::Result<T> {
-    let (ready_read, ready) = pipe_with(PipeFlags::CLOEXEC)?;
-    let (gate, keep) = pipe_with(PipeFlags::CLOEXEC)?;
-    match sys::fork_into(kinds, cgroup)? {
-        Forked::Child => {
-            drop((ready_read, keep));
-            let errno = prepare().map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |()| 0);
-            match rustix::io::write(&ready, &errno.to_ne_bytes()) {
-                Ok(_) | Err(_) => {} // A parent that is gone needs nothing.
-            }
-            // Ends when the parent has what it wants, or is gone.
-            match rustix::io::read(&gate, &mut [0; 1]) {
-                Ok(_) | Err(_) => sys::exit_now(0),
-            }
-        }
-        Forked::Parent { pid, pidfd } => {
-            drop(ready);
-            let mut errno = [0; size_of::<i32>()];
-            let prepared = std::fs::File::from(ready_read).read_exact(&mut errno);
-            let taken = match (prepared, i32::from_ne_bytes(errno)) {
-                (Ok(()), 0) => Ok(take(pid)),
-                (Ok(()), errno) => Err(io::Error::from_raw_os_error(errno)),
-                (Err(e), _) => Err(e),
-            };
-            drop(keep);
-            rustix::process::waitid(
-                rustix::process::WaitId::PidFd(pidfd.as_fd()),
-                rustix::process::WaitIdOptions::EXITED,
-            )?;
-            taken
-        }
-    }
-}
-
-fn open_namespace(pid: u32, kind: &str) -> rustix::io::Result<OwnedFd> {
-    open(
-        format!("/proc/{pid}/ns/{kind}"),
-        OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-}
-
 /// In O, as its PID 1: makes the rest, then becomes the keeper.
 fn outer(
     ground: &Ground<'_>,
@@ -270,7 +191,7 @@ fn outer(
     go: &OwnedFd,
     isolation: &Isolation,
 ) -> Step<std::convert::Infallible> {
-    let inside = hear_of_network(go)?;
+    wait_for_launcher(go, &mut [0])?;
     approach_state(ground)?;
     become_root(ids)?;
     enter_state(ground)?;
@@ -280,15 +201,12 @@ fn outer(
     )
     .step("leaving the host's mounts")?;
     root::mount_proc("/proc")?;
+    let user = UserNamespace::begin(ids.workload_offset(), ids.workload_count())?;
     rustix::system::sethostname(ground.config.hostname.as_bytes()).step("naming the host")?;
     if ground.config.network != NetworkMode::Host {
         prepare_network(ids)?;
     }
-    if let Some(inside) = inside {
-        network::settle(inside)?;
-    }
     ground.settle()?;
-    let user = user_namespace(ids.workload_offset(), ids.workload_count())?;
     let (init_pid, init) = start_init(ground, ids, layers)?;
     let root = open(
         format!("/proc/{init_pid}/root"),
@@ -296,6 +214,10 @@ fn outer(
         Mode::empty(),
     )
     .step("opening the workload's root")?;
+    let user = user.finish()?;
+    if ground.config.network == NetworkMode::Bridge {
+        network::settle(hear_of_network(go)?)?;
+    }
     let mut handover = ground.handover(Place::Init);
     handover.init_pid = Some(init_pid);
     Err(ground.become_keeper(
@@ -309,18 +231,18 @@ fn outer(
     ))
 }
 
-/// Waits for the launcher's word, and what it says about the network.
-fn hear_of_network(go: &OwnedFd) -> Step<Option<Inside>> {
-    let mut word = [0; 1 + Inside::BYTES];
-    let length = wait_for_launcher(go, &mut word)?;
-    let [_, inside @ ..] = word;
-    Ok((length > 1).then(|| Inside::from_bytes(inside)))
+/// Waits for what the launcher says about the network.
+fn hear_of_network(go: &OwnedFd) -> Step<Inside> {
+    let mut word = [0; Inside::BYTES];
+    wait_for_launcher(go, &mut word)?;
+    Ok(Inside::from_bytes(word))
 }
 
-fn wait_for_launcher(go: &OwnedFd, word: &mut [u8]) -> Step<usize> {
-    match rustix::io::read(go, word).step("waiting for the launcher")? {
-        0 => Err(failure("starting the agent", "the launcher is gone")),
-        length => Ok(length),
+/// Waits for a word of the launcher, which it writes as one.
+fn wait_for_launcher(go: &OwnedFd, word: &mut [u8]) -> Step<()> {
+    match rustix::io::read(go, &mut *word).step("waiting for the launcher")? {
+        length if length == word.len() => Ok(()),
+        _ => Err(failure("starting the agent", "the launcher is gone")),
     }
 }
 
@@ -441,7 +363,7 @@ pub(crate) fn rehearse(ids: IdRange) -> Step<()> {
         Forked::Child => {
             drop((go, reports));
             let tried = wait_for_launcher(&go_read, &mut [0])
-                .and_then(|_none| become_root(ids))
+                .and_then(|()| become_root(ids))
                 .and_then(|()| root::mount_proc("/proc"))
                 .and_then(|()| prepare_network(ids))
                 .and_then(|()| root::rehearse(ids, &usr));

@@ -164,6 +164,8 @@ impl LauncherRuntime {
 
     async fn launch(&self, start: &Start<'_>, kind: RuntimeKind) -> Result<Started, RuntimeError> {
         let place = self.places.of(start.sandbox);
+        let log = locked_log(&place)?;
+        let launcher = self.agent.begin("launch", &log)?;
         // Held until the keeper lives, which then says by itself that it uses the layer.
         let (image, _layer) = self.image(start, kind).await?;
         let config = launch_config(Plan {
@@ -178,8 +180,7 @@ impl LauncherRuntime {
         // What a later server needs to sweep up after this launch, whatever becomes of it.
         let kept = place.launch_config();
         replace_path(&kept, &message).map_err(file("writing", &kept))?;
-        let log = locked_log(&place)?;
-        let answer = self.agent.run("launch", &message, &log, LAUNCH_MAX).await?;
+        let answer = launcher.carry_out(&message, LAUNCH_MAX).await?;
         let launched = match minicbor::decode(&answer) {
             Ok(LaunchOutcome::Started(launched)) => launched,
             Ok(LaunchOutcome::Failed(failure)) => return Err(failure.into()),

@@ -121,10 +121,11 @@ fn connect_to(config: &LaunchConfig, pid: u32) -> Step<(Inside, Connecting)> {
         .step("giving a network device its address")?;
     let address = take_address(&links, index, way_out)?;
     note(config, &device, Some(address))?;
-    let admitted = (Admitted { device, address }, Reach::from(way_out));
+    let admitted = Admitted { device, address };
     let mut rules = Rules::lock().step("waiting for the network's rules")?;
+    // The sweep before has removed all that knew this device.
     let admission = rules
-        .begin(&[admitted])
+        .begin_anew(&admitted, &Reach::from(way_out))
         .step("writing the network's rules")?;
     Ok((Inside { address, gateway }, Connecting { rules, admission }))
 }

@@ -138,14 +138,6 @@ impl Rules {
 
     /// Lets sandboxes out, and has them reach what is said; those that are out, too.
     pub(super) fn admit(&mut self, sandboxes: &[(Admitted, Reach)]) -> io::Result<()> {
-        let admission = self.begin(sandboxes)?;
-        self.finish(admission)
-    }
-
-    /// The same, but waits for nothing: it is done with [`Self::finish`].
-    pub(super) fn begin(&mut self, sandboxes: &[(Admitted, Reach)]) -> io::Result<Admission> {
-        // Doors are written down, then ruled, then opened.
-        self.doors.choose()?;
         let mut text = String::new();
         for (sandbox, reach) in sandboxes {
             text.push_str(&admission(sandbox));
@@ -153,9 +145,34 @@ impl Rules {
             text.push_str(&chain_rules(&sandbox.device, &reach.egress));
         }
         let devices = sandboxes.iter().map(|(sandbox, _)| sandbox.device.clone());
+        let admission = self.begin(devices.collect(), text)?;
+        self.finish(admission)
+    }
+
+    /// Lets a sandbox out that no rule knows; waits for nothing, it is done with [`Self::finish`].
+    ///
+    /// Nothing is removed in the same transaction, as [`Self::admit`] does to be right whatever was
+    /// there: whoever removes waits for a grace period of the whole kernel, some 10 ms.
+    pub(super) fn begin_anew(
+        &mut self,
+        sandbox: &Admitted,
+        reach: &Reach,
+    ) -> io::Result<Admission> {
+        let mut text = admission(sandbox);
+        match reach.link {
+            Link::Cut => text.push_str(&link_rules(&sandbox.device, Link::Cut)),
+            Link::Open => {} // As it is without a rule.
+        }
+        text.push_str(&chain_rules(&sandbox.device, &reach.egress));
+        self.begin(vec![sandbox.device.clone()], text)
+    }
+
+    fn begin(&mut self, devices: Vec<String>, text: String) -> io::Result<Admission> {
+        // Doors are written down, then ruled, then opened.
+        self.doors.choose()?;
         Ok(Admission {
-            devices: devices.collect(),
-            change: self.change(text)?,
+            devices,
+            change: self.change(text, Also::Nothing)?,
         })
     }
 
@@ -178,10 +195,16 @@ impl Rules {
             text.push_str(&link_rules(&sandbox.device, Link::Open));
             text.push_str(&dismissal(sandbox));
         }
-        let change = self.change(text)?;
-        self.carry_through(change)?;
-        if !elements(&listing("pairs")?).is_empty() {
-            return Ok(());
+        let change = self.change(text, Also::List("pairs"))?;
+        let pairs = match self.carry_through(change)? {
+            // One run for both: it lists what was there before.
+            Some(before) => before,
+            None => listing("pairs")?,
+        };
+        for pair in elements(&pairs) {
+            if !sandboxes.contains(&read_pair(pair)?) {
+                return Ok(());
+            }
         }
         self.doors.close()?;
         run(&format!(
@@ -197,23 +220,27 @@ impl Rules {
     }
 
     /// Begins a change, where what all sandboxes share is there already.
-    fn change(&self, text: String) -> io::Result<Change> {
+    fn change(&self, text: String, also: Also) -> io::Result<Change> {
         let (_, mark) = self.shared_and_mark();
         // Fails where there is no such chain, and changes nothing where there is.
-        let guarded = format!("flush chain {MARK} {mark}\n{text}");
+        let mut guarded = format!("flush chain {MARK} {mark}\n{text}");
+        if let Also::List(set) = also {
+            push(&mut guarded, &format!("list set {TABLE} {set}"));
+        }
         Ok(Change {
             nft: start(&["-f", "-"], &guarded)?,
             text,
         })
     }
 
-    /// Waits for its end.
-    fn carry_through(&self, change: Change) -> io::Result<()> {
-        match end(change.nft) {
-            Ok(_) => Ok(()),
-            // Whatever is wrong besides is told now.
-            Err(_) => run(&format!("{}{}", self.shared(), change.text)),
+    /// Waits for its end; what it listed, if it did.
+    fn carry_through(&self, change: Change) -> io::Result<Option<String>> {
+        if let Ok(listed) = end(change.nft) {
+            return Ok(Some(listed));
         }
+        // Whatever is wrong besides is told now.
+        run(&format!("{}{}", self.shared(), change.text))?;
+        Ok(None)
     }
 
     /// What all sandboxes share, and its mark.
@@ -249,6 +276,14 @@ impl Rules {
 pub(super) struct Admission {
     devices: Vec<String>,
     change: Change,
+}
+
+/// What else is wanted of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Also {
+    Nothing,
+    /// What a set holds before it.
+    List(&'static str),
 }
 
 /// A transaction that is under way.

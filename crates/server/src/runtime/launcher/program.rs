@@ -53,6 +53,13 @@ impl Program {
         Ok(Host::parse(&String::from_utf8_lossy(&done.stdout)))
     }
 
+    /// Starts the agent's binary, which takes a moment and does nothing before it is told what.
+    pub(super) fn begin<'l>(&self, verb: &str, log: &'l File) -> Result<Begun<'l>, RuntimeError> {
+        let child = self.spawn(verb, log);
+        let child = child.map_err(|error| launcher_failed(&error.to_string(), log))?;
+        Ok(Begun { child, log })
+    }
+
     pub(super) fn spawn(&self, verb: &str, log: &File) -> io::Result<Child> {
         Command::new(&self.path)
             .arg(verb)
@@ -65,8 +72,7 @@ impl Program {
             })
     }
 
-    /// Runs the agent's binary; its answer. It is not killed with us: what it began it may finish,
-    /// and the next server finds it. A failure comes with what the log says.
+    /// Runs the agent's binary; its answer.
     pub(super) async fn run(
         &self,
         verb: &str,
@@ -74,22 +80,34 @@ impl Program {
         log: &File,
         within: Duration,
     ) -> Result<Vec<u8>, RuntimeError> {
-        let ran = self.converse_within(verb, message, log, within).await;
-        ran.map_err(|error| launcher_failed(&error.to_string(), log))
+        self.begin(verb, log)?.carry_out(message, within).await
+    }
+}
+
+/// The agent's binary, waiting to be told what to do. Dropped untold it ends by itself.
+#[derive(Debug)]
+pub(super) struct Begun<'l> {
+    child: Child,
+    log: &'l File,
+}
+
+impl Begun<'_> {
+    /// Has it do this; its answer. It is not killed with us: what it began it may finish, and the
+    /// next server finds it. A failure comes with what the log says.
+    pub(super) async fn carry_out(
+        mut self,
+        message: &[u8],
+        within: Duration,
+    ) -> Result<Vec<u8>, RuntimeError> {
+        let ran = self.converse_within(message, within).await;
+        ran.map_err(|error| launcher_failed(&error.to_string(), self.log))
     }
 
-    async fn converse_within(
-        &self,
-        verb: &str,
-        message: &[u8],
-        log: &File,
-        within: Duration,
-    ) -> io::Result<Vec<u8>> {
-        let mut child = self.spawn(verb, log)?;
-        match timeout(within, converse(&mut child, message)).await {
+    async fn converse_within(&mut self, message: &[u8], within: Duration) -> io::Result<Vec<u8>> {
+        match timeout(within, converse(&mut self.child, message)).await {
             Ok(answer) => answer,
             Err(_elapsed) => {
-                child.kill().await?;
+                self.child.kill().await?;
                 Err(io::Error::from(io::ErrorKind::TimedOut))
             }
         }
