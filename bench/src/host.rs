@@ -2,10 +2,11 @@
 
 use std::{
     env, fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -22,6 +23,8 @@ pub(crate) struct Host {
     data: TempDir,
     address: String,
     token: String,
+    /// The connection of the call before: clients keep theirs, too.
+    kept: Mutex<Option<BufReader<TcpStream>>>,
     /// The sandbox that rows use.
     pub(crate) sandbox: String,
 }
@@ -46,6 +49,7 @@ impl Host {
             server,
             address: String::new(),
             token: String::new(),
+            kept: Mutex::default(),
             sandbox: String::new(),
             data,
         };
@@ -158,7 +162,7 @@ impl Host {
         }
     }
 
-    /// One call on a connection of its own; answers `data` of the envelope.
+    /// One call, on the connection of the one before if that is free; answers `data` of the envelope.
     pub(crate) fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
         let (status, answer) = self.raw_call(method, path, body)?;
         let value: Value = serde_json::from_slice(&answer)
@@ -176,7 +180,12 @@ impl Host {
         path: &str,
         body: Option<&Value>,
     ) -> Result<(u16, Vec<u8>)> {
-        let mut stream = BufReader::new(self.open(method, path, body, "")?);
+        let kept = self.kept().take().filter(still_open);
+        let mut stream = match kept {
+            Some(kept) => kept,
+            None => BufReader::new(self.connect()?),
+        };
+        self.send(stream.get_mut(), method, path, body, "")?;
         let head = read_head(&mut stream)?;
         let mut answer = Vec::new();
         if head.chunked {
@@ -184,9 +193,21 @@ impl Host {
                 answer.extend_from_slice(&chunk);
             }
         } else {
-            stream.take(head.length).read_to_end(&mut answer)?;
+            (&mut stream).take(head.length).read_to_end(&mut answer)?;
         }
+        *self.kept() = Some(stream);
         Ok((head.status, answer))
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<BufReader<TcpStream>>> {
+        // It is whole at every point where a holder could have panicked.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connect(&self) -> Result<TcpStream> {
+        let stream = TcpStream::connect(&self.address)?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
     }
 
     /// Sends a request on a new connection and leaves the answer to the caller.
@@ -197,8 +218,19 @@ impl Host {
         body: Option<&Value>,
         extra: &str,
     ) -> Result<TcpStream> {
-        let mut stream = TcpStream::connect(&self.address)?;
-        stream.set_nodelay(true)?;
+        let mut stream = self.connect()?;
+        self.send(&mut stream, method, path, body, extra)?;
+        Ok(stream)
+    }
+
+    fn send(
+        &self,
+        stream: &mut TcpStream,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        extra: &str,
+    ) -> Result<()> {
         let body = body.map_or_else(String::new, Value::to_string);
         let kind = if body.is_empty() {
             ""
@@ -211,8 +243,7 @@ impl Host {
             self.token,
             body.len()
         );
-        stream.write_all(request.as_bytes())?;
-        Ok(stream)
+        Ok(stream.write_all(request.as_bytes())?)
     }
 
     /// Opens an event stream after `after`; the head of the answer is already read.
@@ -274,6 +305,16 @@ impl Drop for Host {
         drop(self.server.kill());
         drop(self.server.wait());
     }
+}
+
+/// Whether the server has not ended a connection that it had answered on.
+fn still_open(kept: &BufReader<TcpStream>) -> bool {
+    let stream = kept.get_ref();
+    let quiet = stream
+        .set_nonblocking(true)
+        .and_then(|()| stream.peek(&mut [0]));
+    let is_quiet = quiet.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+    is_quiet && stream.set_nonblocking(false).is_ok()
 }
 
 fn spawn_server(data: &Path) -> Result<Child> {

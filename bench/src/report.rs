@@ -124,7 +124,7 @@ pub(crate) fn write(
     notes: &str,
 ) -> Result<()> {
     let mut page = String::from(
-        "# Performance\n\nEvery row is a ratio between outlive and a floor or a peer, measured in the same run, in turns;\nthe figures beside it are medians. Repeat it with\n\n```sh\ncargo build --release && target/release/outlive-bench --write docs/performance.md\n```\n\n",
+        "# Performance\n\nEvery row is a ratio between outlive and a floor or a peer, measured in the same run, in turns;\nthe figures beside it are medians. Repeat it with\n\n```sh\ncargo build --release && cargo xtask agent && target/release/outlive-bench --write docs/performance.md\n```\n\n",
     );
     writeln!(
         page,
