@@ -217,6 +217,18 @@ impl Sandbox {
             }
     }
 
+    /// Whether `next` differs in nothing but whether its processes stand still, which no list of a
+    /// store is asked for.
+    pub fn only_moves(&self, next: &Self) -> bool {
+        let has_processes = |observed| {
+            matches!(
+                observed,
+                Observed::Running | Observed::Freezing | Observed::Frozen | Observed::Thawing
+            )
+        };
+        has_processes(self.observed) && has_processes(next.observed) && !self.asks_for_more(next)
+    }
+
     /// Takes over what `next` knows and no store keeps; what is stored stays as it is.
     pub fn learn(&mut self, next: &Self) {
         self.known = next.known;

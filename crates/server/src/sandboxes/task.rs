@@ -84,6 +84,8 @@ pub(super) struct Task {
     unsaved: Option<Instant>,
     /// What the store knows has to be synced beside the next effect.
     owes_sync: bool,
+    /// The store is told what is observed once whoever asked has the answer.
+    owes_note: bool,
     next: Next,
 }
 
@@ -107,6 +109,7 @@ impl Task {
             restoring: None,
             unsaved: None,
             owes_sync: false,
+            owes_note: false,
             next: Next::GoOn,
         }
     }
@@ -119,6 +122,7 @@ impl Task {
             None => self.note(Effect::Look).await,
         }
         while self.next == Next::GoOn {
+            self.note_observed().await;
             let (agent, due) = (self.agent.clone(), self.wake_up());
             tokio::select! {
                 command = self.mailbox.next() => match command {
@@ -301,6 +305,17 @@ impl Task {
             self.publish_now();
             return Ok(effect);
         }
+        let is_told_later = source == Source::Fact
+            && effect.is_none()
+            && self.unsaved.is_none()
+            && self.record.state.only_moves(&next);
+        if is_told_later {
+            self.record.state = next;
+            self.record.updated_at = clock::now().max(self.record.updated_at);
+            self.owes_note = true;
+            self.publish_now();
+            return Ok(None);
+        }
         let on_disk = match effect {
             _ if self.unsaved.is_some() => OnDisk::First,
             _ if !self.record.state.asks_for_more(&next) => OnDisk::Never,
@@ -333,12 +348,24 @@ impl Task {
         }
     }
 
+    /// Tells the store what it was not told before the answer.
+    async fn note_observed(&mut self) {
+        if !std::mem::take(&mut self.owes_note) {
+            return;
+        }
+        let record = self.record.clone();
+        if let Err(error) = self.save(&record, OnDisk::Never).await {
+            tracing::error!(sandbox = %record.id, %error, "the store does not know yet what became of a sandbox");
+        }
+    }
+
     async fn save(&mut self, record: &SandboxRecord, on_disk: OnDisk) -> Result<(), CallError> {
         let saved = match on_disk {
             OnDisk::First => self.shared.store.update_sandbox(record).await,
             OnDisk::Beside | OnDisk::Never => self.shared.store.note_sandbox(record).await,
         };
         self.owes_sync = saved.is_ok() && on_disk == OnDisk::Beside;
+        self.owes_note = false; // It has all of it, or is told again.
         self.unsaved = match &saved {
             Ok(()) => None,
             Err(_) => Some(Instant::now() + STORE_RETRY),
