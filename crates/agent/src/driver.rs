@@ -13,7 +13,10 @@
 //! event has to be durable before anybody hears of it.
 
 mod call;
+mod deciding;
+mod effects;
 mod ending;
+mod face;
 mod inputs;
 mod leftovers;
 mod open;
@@ -23,24 +26,23 @@ mod standstill;
 mod tests;
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::Cell,
     collections::{BTreeSet, VecDeque},
     future::Future,
-    io,
     pin::Pin,
     rc::Rc,
     sync::Arc,
 };
 
-use outlive_api::agent::{Outcome, Request, SessionView};
+use outlive_api::agent::{Outcome, Request};
 use outlive_core::{
     event::{AttemptEnd, Body, Event, ExitStatus, Oom},
     id::{Generation, SessionId},
-    session::{CallId, CallMark, Decision, Effect, Input, Phase, Rejection, Session, TerminalSize},
+    session::{CallMark, Input, Phase, Rejection, Session},
     time::Timestamp,
 };
 use tokio::{
-    sync::{Notify, mpsc, oneshot, watch},
+    sync::{mpsc, oneshot},
     time::sleep,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -52,11 +54,12 @@ use crate::{
     journal::{JournalError, JournalSurroundings, SessionJournal},
     limits::FULL_RETRY,
     log,
-    machine::{Attempt, Ended, Machine, SpawnOrder, StartFailure},
+    machine::{Attempt, Ended, Machine, StartFailure},
     reserve::Reserve,
     standstill::Standstill,
 };
 use ending::Ending;
+pub(crate) use face::{Face, Standing};
 use leftovers::Leftovers;
 pub(crate) use open::{Creation, create, reopen};
 pub(crate) use standstill::Hindrance;
@@ -89,104 +92,6 @@ pub(crate) enum Message {
     Settle(standstill::Answer),
     /// It goes on, and so do the session's clocks.
     GoOn(oneshot::Sender<()>),
-}
-
-/// Whether a session can be shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// Its journal is being made or opened.
-    Opening,
-    /// It is there.
-    Open,
-    /// It is deleted, or was never made.
-    Gone,
-    /// Its journal can't be used; why.
-    Broken(String),
-}
-
-/// What the rest of the supervisor sees of a session. Reading it never waits for the driver.
-#[derive(Debug)]
-pub(crate) struct Face {
-    pub(crate) standing: watch::Sender<Standing>,
-    shown: RefCell<Option<(Rc<Session>, SessionJournal)>>,
-    /// The last event that the session on show may be told beside, while facts after it are on
-    /// their way to the disk: whoever follows from there on sees those facts as events.
-    latest_max: Cell<u64>,
-    /// The last of the facts on their way to the disk, and the news that they are shown.
-    pending: Cell<Option<u64>>,
-    settled: Notify,
-}
-
-impl Face {
-    /// Of a session that is being opened.
-    pub(crate) fn new() -> Rc<Self> {
-        let (standing, _) = watch::channel(Standing::Opening);
-        Rc::new(Self {
-            standing,
-            shown: RefCell::new(None),
-            latest_max: Cell::new(u64::MAX),
-            pending: Cell::new(None),
-            settled: Notify::new(),
-        })
-    }
-
-    /// Returns once the session on show is what the journal has published. The thread that syncs
-    /// publishes facts a moment before the driver shows them, and whoever saw them as events
-    /// wants to see them here.
-    pub(crate) async fn settled(&self) {
-        while self.is_behind() {
-            self.settled.notified().await;
-        }
-    }
-
-    fn is_behind(&self) -> bool {
-        let shown = self.shown.borrow();
-        match (self.pending.get(), shown.as_ref()) {
-            (Some(last), Some((_, journal))) => journal.window().1 >= last,
-            (Some(_), None) | (None, _) => false,
-        }
-    }
-
-    /// The session as it is now; `None` unless it is open.
-    pub(crate) fn session(&self) -> Option<Rc<Session>> {
-        self.shown
-            .borrow()
-            .as_ref()
-            .map(|(session, _)| Rc::clone(session))
-    }
-
-    /// The session for the server; `None` unless it is open.
-    pub(crate) fn view(&self) -> Option<SessionView> {
-        let shown = self.shown.borrow();
-        let (session, journal) = shown.as_ref()?;
-        // Output is applied by the driver when it next acts; its activity is shown at once.
-        let checkpoint = match journal.output_pending() {
-            Some(output) => {
-                let mut session = Session::clone(session);
-                session.apply(&output);
-                session.checkpoint()
-            }
-            None => session.checkpoint(),
-        };
-        let (earliest, latest) = journal.window();
-        Some(SessionView {
-            checkpoint,
-            earliest,
-            latest: latest.min(self.latest_max.get()),
-        })
-    }
-
-    /// Bytes of its journal that are retained.
-    pub(crate) fn journal_bytes(&self) -> u64 {
-        self.shown
-            .borrow()
-            .as_ref()
-            .map_or(0, |(_, journal)| journal.retained_bytes())
-    }
-
-    fn show(&self, session: &Rc<Session>, journal: &SessionJournal) {
-        *self.shown.borrow_mut() = Some((Rc::clone(session), journal.clone()));
-    }
 }
 
 /// The driver of one session.
@@ -347,191 +252,6 @@ impl<M: Machine> Driver<M> {
             .into_iter()
             .flatten()
             .min()
-    }
-
-    /// Decides and carries out.
-    async fn feed(&mut self, input: &Input) -> Result<Result<(), Rejection>, JournalError> {
-        self.feed_by(input, None).await
-    }
-
-    /// The same, and it is remembered that this call asked for it.
-    async fn feed_by(
-        &mut self,
-        input: &Input,
-        call: Option<CallId>,
-    ) -> Result<Result<(), Rejection>, JournalError> {
-        self.absorb_output();
-        let decision = match self.session.decide(self.around.clock.now(), input) {
-            Ok(decision) => decision,
-            Err(rejection) => return Ok(Err(rejection)),
-        };
-        match self.carry_out(decision, call).await {
-            // The reserve is for what must be journalled whatever happens. Part of it may be in
-            // the journal by now, so what is left to do is decided anew.
-            Err(JournalError::Full) if self.around.reserve.spend() => {
-                match self.session.decide(self.around.clock.now(), input) {
-                    Ok(decision) => self.carry_out(decision, call).await.map(Ok),
-                    Err(rejection) => Ok(Err(rejection)),
-                }
-            }
-            outcome => outcome.map(Ok),
-        }
-    }
-
-    /// A fact is never refused, and waits for space where there is none.
-    async fn feed_fact(&mut self, input: Input) -> Result<(), JournalError> {
-        self.facts.push_back(Fact { input, ended: None });
-        self.feed_facts().await
-    }
-
-    async fn feed_facts(&mut self) -> Result<(), JournalError> {
-        while let Some(fact) = self.facts.pop_front() {
-            match self.feed(&fact.input).await {
-                Ok(Ok(())) => {}
-                Ok(Err(rejection)) => {
-                    log::warn(format_args!("{}: a fact was refused: {rejection}", self.id));
-                }
-                Err(JournalError::Full) => {
-                    self.facts.push_front(fact);
-                    self.retry_at = Some(self.around.clock.now() + FULL_RETRY);
-                    return Ok(());
-                }
-                Err(error) => {
-                    self.let_go(fact.ended);
-                    return Err(error);
-                }
-            }
-            self.let_go(fact.ended);
-        }
-        Ok(())
-    }
-
-    /// Journals a decision, makes it the state, and performs it.
-    async fn carry_out(
-        &mut self,
-        decision: Decision,
-        call: Option<CallId>,
-    ) -> Result<(), JournalError> {
-        let Decision {
-            mut events,
-            effects,
-            roll,
-        } = decision;
-        if let Some(roll) = roll {
-            let rest = events.split_off(roll.from.min(events.len()));
-            self.journal_events(events, None).await?;
-            let mut session = Session::clone(&self.session);
-            session.enter_generation(roll.generation);
-            self.journal.enter_runtime(&session)?;
-            self.session = Rc::new(session);
-            events = rest;
-        }
-        self.journal_events(events, call).await?;
-        for effect in effects {
-            self.perform(effect).await?;
-        }
-        Ok(())
-    }
-
-    async fn journal_events(
-        &mut self,
-        events: Vec<Body>,
-        call: Option<CallId>,
-    ) -> Result<(), JournalError> {
-        if events.is_empty() {
-            return Ok(());
-        }
-        let is_durable = events.iter().any(Body::is_durable);
-        self.face.latest_max.set(self.journal.window().1);
-        let journalled = self.append_and_sync(events, call, is_durable).await;
-        if journalled.is_ok() {
-            self.face.show(&self.session, &self.journal);
-        }
-        self.face.latest_max.set(u64::MAX);
-        self.face.pending.set(None);
-        self.face.settled.notify_waiters();
-        journalled
-    }
-
-    async fn append_and_sync(
-        &mut self,
-        events: Vec<Body>,
-        call: Option<CallId>,
-        is_durable: bool,
-    ) -> Result<(), JournalError> {
-        self.session = Rc::new(self.journal.append(&self.session, events, call)?);
-        if is_durable {
-            self.face.pending.set(Some(self.session.last_seq()));
-            self.journal.sync().await?;
-        }
-        Ok(())
-    }
-
-    async fn perform(&mut self, effect: Effect) -> Result<(), JournalError> {
-        match effect {
-            Effect::Spawn { number } => self.spawn(number),
-            Effect::Terminate => {
-                self.mark_stopping();
-                self.on_current("terminate", Attempt::terminate);
-            }
-            Effect::Kill => self.kill().await,
-            // The call that brought the bytes puts them into the queue.
-            Effect::Write => {}
-            Effect::Signal { signal } => {
-                self.on_current("signal", |attempt| attempt.signal(signal));
-            }
-            Effect::Resize { rows, cols } => {
-                let size = TerminalSize { rows, cols };
-                self.on_current("resize", |attempt| attempt.resize(size));
-            }
-            Effect::SetRetention(retention) => self.journal.set_retention(retention)?,
-            Effect::Remove => self.remove(),
-        }
-        Ok(())
-    }
-
-    /// Acts on the process; when there is none yet, the effect comes again with its start.
-    fn on_current(&self, what: &str, act: impl FnOnce(&M::Attempt) -> io::Result<()>) {
-        if let Some(current) = &self.current
-            && let Err(error) = act(&current.attempt)
-        {
-            log::warn(format_args!("{}: {what} failed: {error}", self.id));
-        }
-    }
-
-    /// A stop is under way: the attempt's end waits for its whole tree.
-    fn mark_stopping(&self) {
-        if let Some(current) = &self.current {
-            current.ending.tree_must_go();
-        }
-    }
-
-    async fn kill(&mut self) {
-        if let Some(current) = &self.current {
-            current.ending.killed();
-        }
-        self.stop_start.cancel();
-        self.give_up_start_at_thaw();
-        self.on_current("kill", Attempt::kill);
-        self.kill_leftovers().await;
-    }
-
-    fn spawn(&mut self, number: u32) {
-        if self.around.standstill.is_shut() {
-            self.start_at_thaw = Some(number);
-            return;
-        }
-        self.stop_start = CancellationToken::new();
-        let order = SpawnOrder {
-            session: self.id.clone(),
-            number,
-            spec: self.session.spec().clone(),
-            size: self.session.terminal_size(),
-            journal: self.journal.clone(),
-            stop: self.stop_start.clone(),
-        };
-        self.around.figures.count_attempt();
-        self.start = Some(Box::pin(Rc::clone(&self.around.machine).spawn(order)));
     }
 
     async fn on_started(&mut self, started: Started<M::Attempt>) -> Result<(), JournalError> {
