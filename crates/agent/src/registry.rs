@@ -482,6 +482,7 @@ fn session_of(request: &Request) -> Option<&SessionId> {
         | Request::List
         | Request::Watch
         | Request::Release
+        | Request::Discard
         | Request::Freeze
         | Request::Thaw
         | Request::Upgrade { .. }

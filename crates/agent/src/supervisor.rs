@@ -218,6 +218,7 @@ impl Service for Supervisor {
             build: env!("CARGO_PKG_VERSION").to_owned(),
             frozen: self.around.standstill.is_shut(),
             remembers_calls: true,
+            discards: true,
         }
     }
 
@@ -225,6 +226,10 @@ impl Service for Supervisor {
         match request {
             Request::Configure { env } => self.configure(env),
             Request::Release => self.release().await,
+            Request::Discard => {
+                self.syncer.retire();
+                self.release().await
+            }
             Request::Upgrade { path } => self.upgrade(&path),
             Request::Health => self.health(),
             Request::Freeze => self.registry.freeze().await,

@@ -75,6 +75,8 @@ struct State {
     lazy_turns: usize,
     /// Somebody will have them synced together.
     holds: usize,
+    /// Nobody needs anything on disk any more.
+    is_retired: bool,
     /// Callers sync by themselves: virtual time must not pass while another thread works.
     #[cfg(test)]
     is_inline: bool,
@@ -111,6 +113,9 @@ impl Syncer {
 
     /// Makes what `durable` has now durable.
     pub(crate) async fn sync(&self, durable: Arc<dyn Durable>) -> io::Result<()> {
+        if self.shared.lock().is_retired {
+            return Ok(());
+        }
         #[cfg(test)]
         if self.shared.lock().is_inline {
             return self.shared.time(&durable);
@@ -135,6 +140,9 @@ impl Syncer {
     /// until it was synced.
     pub(crate) fn sync_lazily(&self, durable: Arc<dyn Durable>) -> io::Result<()> {
         let mut state = self.shared.lock();
+        if state.is_retired {
+            return Ok(());
+        }
         if state.lazy.is_empty() {
             state.lazy_due = clock::monotonic() + GROUP_SYNC_WAIT;
         }
@@ -147,6 +155,13 @@ impl Syncer {
         drop(state);
         self.shared.work.notify_one();
         Ok(())
+    }
+
+    /// Nothing is synced from here on, since everything is about to be removed.
+    pub(crate) fn retire(&self) {
+        let mut state = self.shared.lock();
+        state.is_retired = true;
+        state.lazy.clear();
     }
 
     /// Leaves the lazy ones alone until the answer is dropped.

@@ -59,6 +59,9 @@ pub struct Welcome {
     /// A [`Call::mark`] is remembered with what the call changed, also by the next supervisor.
     #[cbor(n(6), default)]
     pub remembers_calls: bool,
+    /// It knows [`Request::Discard`].
+    #[cbor(n(7), default)]
+    pub discards: bool,
 }
 
 /// How output reaches the journal.
@@ -223,14 +226,17 @@ pub enum Request {
     /// wrote is on disk. Answer: `Done`, also when it is so already; or `Failed` with the reason,
     /// and then the workload runs as before.
     ///
-    /// While frozen, `Configure`, `List`, `Get`, `Watch`, `Health`, `Delete`, `Release`, `Upgrade`
-    /// and `Thaw` work; everything else is `Rejected` with [`Rejection::Frozen`]. A `Delete` kills at once,
+    /// While frozen, `Configure`, `List`, `Get`, `Watch`, `Health`, `Delete`, `Release`, `Discard`,
+    /// `Upgrade` and `Thaw` work; everything else is `Rejected` with [`Rejection::Frozen`]. A `Delete` kills at once,
     /// for what stands still can't end in its own way.
     #[n(15)]
     Freeze,
     /// The workload goes on. Answer: `Done`, also when it runs already.
     #[n(16)]
     Thaw,
+    /// As `Release`, and nobody needs the journals any more: nothing waits for the disk.
+    #[n(17)]
+    Discard,
 }
 
 /// Input for an attempt.

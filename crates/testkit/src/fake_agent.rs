@@ -197,11 +197,12 @@ async fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
         build: "fake".to_owned(),
         frozen,
         remembers_calls: !forgets,
+        discards: !forgets,
     };
     write_frame(&mut writer, shared, &welcome).await?;
     loop {
         let call: Call = decode(&read_frame(&mut reader, shared).await?)?;
-        let leaves = matches!(call.request, Request::Release);
+        let leaves = matches!(call.request, Request::Release | Request::Discard);
         for outcome in answers(&call.request, call.mark, shared) {
             let reply = Reply {
                 number: call.number,
@@ -284,6 +285,7 @@ fn answer(request: &Request, mark: Option<CallMark>, kept: &mut Kept) -> Outcome
         Request::Signal { .. }
         | Request::Resize { .. }
         | Request::Release
+        | Request::Discard
         | Request::Upgrade { .. }
         | Request::Watch => {
             if is_new {

@@ -233,7 +233,7 @@ fn without_link(asked: &Asked, error: NoAnswer) -> Result<Outcome, NoAnswer> {
     match (error, asked.lost()) {
         // Leaving is what it was asked for.
         (NoAnswer::RuntimeGone { .. }, Lost::Unknown)
-            if matches!(asked.request(), Request::Release) =>
+            if matches!(asked.request(), Request::Release | Request::Discard) =>
         {
             Ok(Outcome::Done)
         }
@@ -288,6 +288,7 @@ fn subject(request: &Request) -> Option<&SessionId> {
         | Request::Delete(_)
         | Request::Watch
         | Request::Release
+        | Request::Discard
         | Request::Freeze
         | Request::Thaw
         | Request::Upgrade { .. }

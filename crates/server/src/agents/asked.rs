@@ -104,6 +104,7 @@ fn marked(request: &Request) -> Option<&SessionId> {
         | Request::Delete(_)
         | Request::Watch
         | Request::Release
+        | Request::Discard
         | Request::Freeze
         | Request::Thaw
         | Request::Upgrade { .. }
@@ -119,7 +120,7 @@ fn marked(request: &Request) -> Option<&SessionId> {
 /// | `Create` | its id is new: whether it exists is looked up before it is sent again |
 /// | `Update`, `SetDesiredState`, `Resize` | say what should be, not what to do |
 /// | `Write` | its input id is remembered by the journal |
-/// | `Delete`, `Release` | gone is gone |
+/// | `Delete`, `Release`, `Discard` | gone is gone |
 /// | `Freeze`, `Thaw` | say how the workload should be |
 /// | `NewAttempt` | would replace the attempt that the first one made: not again |
 /// | `Signal`, `Upgrade` | would act twice: not again |
@@ -136,6 +137,7 @@ fn is_harmless_twice(request: &Request) -> bool {
         | Request::Delete(_)
         | Request::Watch
         | Request::Release
+        | Request::Discard
         | Request::Freeze
         | Request::Thaw
         | Request::Health => true,
