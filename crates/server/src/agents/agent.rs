@@ -126,6 +126,14 @@ impl Agent {
         Ok(self.link(Instant::now() + within).await?.welcome().clone())
     }
 
+    /// Whether it knows what it is to leave without its journals.
+    pub(crate) fn discards(&self) -> bool {
+        match &*self.state.borrow() {
+            State::Up(link) => link.welcome().discards,
+            State::Away | State::Gone => false,
+        }
+    }
+
     /// Moves when the link is lost, and when there is another.
     pub(crate) fn changes(&self) -> Changes {
         let mut state = self.state.clone();

@@ -33,6 +33,14 @@ enum Asked {
     Stays,
 }
 
+/// What becomes of the journals of a runtime that ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Journals {
+    Stay,
+    /// The sandbox is removed.
+    Go,
+}
+
 /// What the machine hears of an effect, nothing when the sandbox is removed; and what whoever
 /// asked for it is told.
 pub(super) type Came = (Option<Input>, Result<(), CallError>);
@@ -56,7 +64,7 @@ impl Task {
                 came(thawed, Input::Thawed, Input::NotThawed)
             }
             Effect::End => {
-                let ended = self.end_runtime().await;
+                let ended = self.end_runtime(Journals::Stay).await;
                 came(ended, Input::Ended, Input::NotEnded)
             }
             Effect::Restore => self.put_back().await,
@@ -113,7 +121,7 @@ impl Task {
         };
         let error = self.shared.reserve.blame(error);
         tracing::error!(sandbox = %self.record.id, generation = self.record.state.generation.0, %error, "a runtime did not start");
-        match self.end_runtime().await {
+        match self.end_runtime(Journals::Stay).await {
             Ok(()) => (Some(Input::NotStarted), Err(error)),
             Err(left) => {
                 tracing::error!(sandbox = %self.record.id, error = %left, "a runtime that did not start is not gone yet");
@@ -282,7 +290,7 @@ impl Task {
 
     /// The record goes last.
     async fn remove(&mut self) -> Result<(), CallError> {
-        self.end_runtime().await?;
+        self.end_runtime(Journals::Go).await?;
         let whose = Whose::Sandbox(&self.record.id);
         let deleted = self.shared.runtime.delete(whose).await;
         deleted.map_err(|error| failed(&error))?;
@@ -299,12 +307,16 @@ impl Task {
 
     /// No runtime is left afterwards: it is asked to leave, then made to. An error means that one
     /// may be.
-    async fn end_runtime(&mut self) -> Result<(), CallError> {
+    async fn end_runtime(&mut self, journals: Journals) -> Result<(), CallError> {
         // A start that failed late may have left one.
         self.look().await?;
         if let Some(agent) = self.agent.take() {
             self.publish_now();
-            let asked = match timeout(RELEASE_MAX, agent.call(Request::Release)).await {
+            let leave = match journals {
+                Journals::Go if agent.discards() => Request::Discard,
+                Journals::Go | Journals::Stay => Request::Release,
+            };
+            let asked = match timeout(RELEASE_MAX, agent.call(leave)).await {
                 Ok(Ok(Outcome::Done)) => Asked::Leaves,
                 other => {
                     tracing::warn!(sandbox = %self.record.id, ?other, "a runtime did not release itself");
@@ -314,7 +326,9 @@ impl Task {
             self.see_off(agent.keeper(), asked).await?;
         }
         self.tidy_up().await?;
-        offline::refresh(&self.shared.places.of(&self.record.id), &self.tails).await;
+        if journals == Journals::Stay {
+            offline::refresh(&self.shared.places.of(&self.record.id), &self.tails).await;
+        }
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Sandboxes that are deleted while their disk is copied.
+//! Sandboxes that are deleted: what their runtime is told, and while their disk is copied.
 
 use super::{
     super::{config::ConfigChange, snapshots::NewSnapshot},
@@ -78,5 +78,34 @@ fn a_sandbox_that_is_put_back_is_deleted_and_not_started_before() {
     });
     stage.check(&server, "after all");
     assert_eq!(stage.host.disks(), vec![]);
+    server.kill();
+}
+
+/// What the runtime of a sandbox was told when it was to leave.
+async fn told_to_leave(host: &FakeHost, sandbox: &Sandbox) -> Vec<Request> {
+    let agent = host.agent(&sandbox.record().id).unwrap();
+    sandbox.delete().await.unwrap();
+    let leaves = |told: &Request| matches!(told, Request::Release | Request::Discard);
+    agent.done().into_iter().filter(leaves).collect()
+}
+
+#[test]
+fn a_runtime_of_a_sandbox_that_is_deleted_need_not_save_its_journals() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        let told = told_to_leave(&stage.host, &sandbox).await;
+        assert_eq!(told, [Request::Discard]);
+        // That of an older build would not know what it is told.
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        let agent = stage.host.agent(&sandbox.record().id).unwrap();
+        agent.forget_calls();
+        agent.cut_after_written(0);
+        sandbox.list().await.unwrap();
+        let told = told_to_leave(&stage.host, &sandbox).await;
+        assert_eq!(told, [Request::Release]);
+    });
+    stage.check(&server, "after all");
     server.kill();
 }
