@@ -52,8 +52,9 @@ pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
 /// twice as long each time.
 pub const END_DELAY_INITIAL: Duration = Duration::from_millis(250);
 
-/// How long a program that reads keys has for leaving at ctrl-d, before its terminal hangs up.
-pub const END_KEY_GRACE: Duration = Duration::from_secs(2);
+/// How long a program that reads keys has for leaving at ctrl-d, before its terminal hangs up: also on
+/// a machine with much to do, for what it did not read by then is lost.
+pub const END_KEY_GRACE: Duration = Duration::from_secs(5);
 
 /// Sessions that an error about an ambiguous name lists.
 pub const NAMES_LISTED_MAX: usize = 20;

@@ -2,6 +2,7 @@
 
 use std::process::Stdio;
 
+use futures_util::future::join_all;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -35,16 +36,19 @@ async fn an_input_that_has_ended_ends_what_waits_for_it_on_a_terminal() {
     let reads_keys = "stty raw -echo; exec cat";
     // The first end is a line's, and taken; the mode changes later.
     let changes = "read v; stty raw -echo; exec cat";
-    for verb in ["run -t --sandbox", "run -it --sandbox", "sandbox exec -it"] {
-        for program in [reads_keys, changes] {
-            let done = with_input(&server, verb, b"", program).await.expect(129);
-            assert!(done.stderr.contains("terminal hangs up"), "{done:?}");
-        }
+    let hangs_up = async |verb: &str, program: &str| {
+        let done = with_input(&server, verb, b"", program).await.expect(129);
+        assert!(done.stderr.contains("terminal hangs up"), "{done:?}");
+    };
+    let verbs = ["run -t --sandbox", "run -it --sandbox", "sandbox exec -it"];
+    let all = verbs.map(async |verb| {
+        tokio::join!(hangs_up(verb, reads_keys), hangs_up(verb, changes));
         // Each read that waits is told, not the first alone.
         let both = "cat; cat; echo over; exit 3";
         let done = with_input(&server, verb, b"", both).await.expect(3);
         assert!(done.text().contains("over"), "{done:?}");
-    }
+    });
+    join_all(all).await;
     // What was typed comes first, and a shell then leaves by itself.
     let typed = b"echo six times seven is $((6*7))\n";
     let bash = "exec bash --norc --noprofile -i";
