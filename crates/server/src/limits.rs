@@ -215,6 +215,10 @@ pub(crate) const DEADLINE_SLEEP_MAX: Duration = Duration::from_mins(1);
 /// How often one call wakes a sandbox that goes to sleep again under it.
 pub(crate) const WAKES_MAX: u32 = 3;
 
+/// What the kernel takes of an answer beyond what is on its way to the client, bytes. A client has
+/// to read half of it within [`STALL_MAX`] to be seen to read at all.
+pub(crate) const UNSENT_BYTES_MAX: u32 = 128 << 10;
+
 /// How long a client may take nothing of what it asked for.
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(30);
 

@@ -9,6 +9,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use rustix::net::sockopt::set_tcp_user_timeout;
+use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -18,7 +19,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     http::stall::StallIo,
-    limits::{CONNECTIONS_MAX, HEAD_READ_MAX, PEER_SILENCE_MAX, STALL_MAX},
+    limits::{CONNECTIONS_MAX, HEAD_READ_MAX, PEER_SILENCE_MAX, STALL_MAX, UNSENT_BYTES_MAX},
 };
 
 /// Accepts until `stop`; connections are tracked by `connections` and end soon after `stop`.
@@ -87,10 +88,12 @@ async fn serve(
     drop(place);
 }
 
-/// Small answers leave at once; and what was written to a peer that vanished is not tried again
-/// for a quarter of an hour.
+/// Small answers leave at once; what was written to a peer that vanished is not tried again for a
+/// quarter of an hour; and a slow peer is seen to take what it takes. The kernel's own buffer grows
+/// to megabytes, and only a third of it that is free again counts as room.
 fn settle(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
     let silence_ms = u32::try_from(PEER_SILENCE_MAX.as_millis()).unwrap_or(u32::MAX);
     Ok(set_tcp_user_timeout(stream, silence_ms)?)
 }
@@ -107,20 +110,54 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use rustix::net::sockopt::tcp_user_timeout;
+    use tokio::time::timeout;
 
     use super::*;
+
+    /// Our end of a connection, settled, and the peer's.
+    async fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (stream, _) = accepted.unwrap();
+        settle(&stream).unwrap();
+        (stream, client.unwrap())
+    }
 
     // The kernel tried for a quarter of an hour to bring its last bytes to a client whose machine
     // was gone, and its attachment counted as long.
     #[tokio::test]
     async fn the_kernel_gives_a_silent_peer_up_in_time() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (_client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-        let (stream, _) = accepted.unwrap();
-        settle(&stream).unwrap();
+        let (stream, _client) = connection().await;
         let silence = Duration::from_millis(tcp_user_timeout(&stream).unwrap().into());
         assert_eq!(silence, PEER_SILENCE_MAX);
         assert!(stream.nodelay().unwrap());
+    }
+
+    // Whoever read 15 KB a second was cut off: a megabyte had to go before that was seen.
+    #[tokio::test]
+    async fn a_slow_reader_is_seen_to_read() {
+        let (stream, client) = connection().await;
+        let block = vec![0; 1 << 20];
+        let mut unread = 0;
+        // The kernel goes on handing over for a moment after its buffer is full.
+        while let Ok(room) = timeout(Duration::from_millis(200), stream.writable()).await {
+            room.unwrap();
+            match stream.try_write(&block) {
+                Ok(count) => unread += count,
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        }
+        let mut read = 0;
+        let mut room = std::pin::pin!(stream.writable());
+        let mut buffer = vec![0; 16 << 10];
+        while timeout(Duration::from_millis(20), &mut room).await.is_err() {
+            client.readable().await.unwrap();
+            read += client.try_read(&mut buffer).unwrap();
+            assert!(
+                read < 512 << 10,
+                "{read} of {unread} bytes, and it counts for nothing"
+            );
+        }
     }
 }
