@@ -47,6 +47,8 @@ struct Kept {
     freezes_refused: u32,
     /// It reads calls and answers none.
     hangs: bool,
+    /// It has not taken over any session yet.
+    opens: bool,
 }
 
 #[derive(Debug)]
@@ -160,6 +162,11 @@ impl FakeAgent {
         self.shared.kept().hangs = true;
     }
 
+    /// From now on its sessions are still being opened: it names them, and lists none.
+    pub fn open_for_ever(&self) {
+        self.shared.kept().opens = true;
+    }
+
     /// Returns once it was asked to leave.
     pub async fn released(&self) {
         self.shared.left.notified().await;
@@ -245,6 +252,7 @@ fn answer(request: &Request, mark: Option<CallMark>, kept: &mut Kept) -> Outcome
     }
     let is_new = kept.forgets || mark.is_none_or(|mark| kept.calls.insert(mark.id));
     match request {
+        Request::List if kept.opens => Outcome::Sessions(Vec::new()),
         Request::List => Outcome::Sessions(kept.sessions.values().copied().map(view).collect()),
         Request::Health => Outcome::Health(Health::default()),
         Request::Get(session) => found(kept, session),

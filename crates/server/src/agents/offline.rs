@@ -29,10 +29,21 @@ pub(crate) enum Writer {
 /// All sessions of a sandbox, ordered by creation, then id. One that can't be read is left out
 /// and logged: its damage must not hide the others.
 pub(crate) async fn list(place: &Place, writer: Writer) -> Result<Vec<SessionView>, CallError> {
+    let all = place.clone();
+    let sessions = blocking(move || sessions(&all)).await?;
+    list_of(place, sessions, writer).await
+}
+
+/// The same of these sessions; one that is not there any more is left out, too.
+pub(crate) async fn list_of(
+    place: &Place,
+    sessions: Vec<SessionId>,
+    writer: Writer,
+) -> Result<Vec<SessionView>, CallError> {
     let place = place.clone();
     blocking(move || {
         let mut found = Vec::new();
-        for session in sessions(&place)? {
+        for session in sessions {
             match read(&place, &session, writer) {
                 Ok(known) => found.push(known),
                 Err(CallError::Rejected(Rejection::NotFound)) => {}

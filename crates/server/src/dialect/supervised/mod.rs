@@ -22,7 +22,7 @@ mod sessions;
 mod source;
 mod sse;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod ws;
 
 use std::sync::Arc;

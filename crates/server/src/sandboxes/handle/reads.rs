@@ -1,7 +1,13 @@
 //! Reads of a sandbox, which wake nothing: answered by a runtime that lives, or by the files.
 
+use std::collections::BTreeSet;
+
 use outlive_api::agent::{Outcome, Request, SessionView};
-use outlive_core::{id::SessionId, sandbox::Observed, session::Rejection};
+use outlive_core::{
+    id::SessionId,
+    sandbox::Observed,
+    session::{Rejection, Session},
+};
 use tokio::{sync::watch, time::timeout};
 
 use super::{Sandbox, Snapshot, calls::accept};
@@ -61,13 +67,27 @@ impl Sandbox {
 
     pub(super) async fn list_now(&self) -> Result<Vec<SessionView>, CallError> {
         match self.ask_live(Request::List).await {
-            Some(Ok(Outcome::Sessions(views))) => Ok(views),
+            Some(Ok(Outcome::Sessions(views))) => self.completed(views).await,
             Some(Ok(other)) => Err(unexpected(&other)),
             // So many sessions that they don't fit into one answer: one by one.
             Some(Err(CallError::Failed { .. })) => self.list_singly().await,
             Some(Err(error)) => Err(error),
             None => offline::list(&self.place, self.writer()).await,
         }
+    }
+
+    /// A supervisor that was just started doesn't wait for ever until it has taken over thousands
+    /// of sessions: the others are as their files say.
+    async fn completed(&self, mut views: Vec<SessionView>) -> Result<Vec<SessionView>, CallError> {
+        let mut missing = self.tails.sessions();
+        if views.len() >= missing.len() {
+            return Ok(views);
+        }
+        let ids: BTreeSet<_> = views.iter().filter_map(id_of).collect();
+        missing.retain(|session| !ids.contains(session));
+        views.extend(offline::list_of(&self.place, missing, self.writer()).await?);
+        offline::sort(&mut views);
+        Ok(views)
     }
 
     async fn list_singly(&self) -> Result<Vec<SessionView>, CallError> {
@@ -113,6 +133,12 @@ impl Sandbox {
             .follow(session)
             .ok_or(CallError::Rejected(Rejection::NotFound))
     }
+}
+
+/// Whose view it is; nobody's that this build can read.
+fn id_of(view: &SessionView) -> Option<SessionId> {
+    let session = Session::restore(&view.checkpoint).ok()?;
+    Some(session.id().clone())
 }
 
 fn unexpected(outcome: &Outcome) -> CallError {

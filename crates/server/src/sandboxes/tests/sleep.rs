@@ -6,13 +6,14 @@ use outlive_api::agent::Request;
 use outlive_core::{
     id::{Generation, SessionId},
     sandbox::{Observed, ReleaseWhy},
-    session::Rejection,
+    session::{Rejection, Session},
 };
 
 use super::{Server, Stage, new_sandbox};
 use crate::{
     agents::tests::{create, session},
     clock,
+    dialect::supervised::tests::fake::leave_journal,
     sessions::{CallError, SandboxHandle},
 };
 
@@ -75,6 +76,36 @@ fn a_supervisor_that_does_not_answer_holds_a_look_up_for_ten_seconds() {
             "{error:?}"
         );
         assert_eq!(from.elapsed().as_secs(), 20);
+    });
+    server.kill();
+}
+
+// Right after a resume, a list left out whatever the new supervisor had not taken over yet.
+#[test]
+fn a_session_that_is_still_being_opened_is_listed_as_its_files_say() {
+    let stage = Stage::set();
+    let server = Server::alone(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        let id = sandbox.record().id.clone();
+        let Request::Create {
+            session: made,
+            created,
+        } = create()
+        else {
+            unreachable!("it makes a session");
+        };
+        let place = stage.host.places().of(&id);
+        std::fs::create_dir_all(place.journals()).unwrap();
+        leave_journal(&place.journal(&made), made, *created);
+        sandbox.call(create()).await.unwrap();
+        stage.host.agent(&id).unwrap().open_for_ever();
+        let listed = sandbox.list().await.unwrap();
+        let listed: Vec<_> = listed
+            .iter()
+            .map(|view| Session::restore(&view.checkpoint).unwrap().id().clone())
+            .collect();
+        assert_eq!(listed, [session()]);
     });
     server.kill();
 }

@@ -270,6 +270,11 @@ impl FakeSandbox {
     }
 }
 
+/// Leaves the journal of a session that was just created.
+pub(crate) fn leave_journal(path: &Path, id: SessionId, created: Created) {
+    drop(FakeSession::create(path, id, created));
+}
+
 impl FakeSession {
     fn create(path: &Path, id: SessionId, created: Created) -> Self {
         let config = Config {

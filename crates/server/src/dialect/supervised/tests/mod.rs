@@ -2,7 +2,7 @@
 
 mod calls;
 mod contexts;
-mod fake;
+pub(crate) mod fake;
 mod order;
 mod reading;
 mod sockets;
