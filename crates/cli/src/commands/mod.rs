@@ -3,7 +3,7 @@
 use clap::CommandFactory;
 
 use crate::{
-    args::{Cli, Command, Format, Global, sandbox::Sandbox},
+    args::{Cli, Command, Format, Global, sandbox::Sandbox, session::Session},
     client::Client,
     config,
     error::{Failure, Result},
@@ -42,38 +42,44 @@ impl Context {
 
 /// Runs a command and gives the exit code.
 pub async fn run(cli: Cli) -> Result<u8> {
+    let passes_code_on = passes_code_on(&cli.command);
+    let done = Box::pin(carry_out(cli)).await;
+    if passes_code_on {
+        done.map_err(Failure::not_the_program)
+    } else {
+        done
+    }
+}
+
+/// Whether the exit code is that of a program in a sandbox, so that a failure of our own, whatever it
+/// is and however early, needs another one.
+fn passes_code_on(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Run(_)
+            | Command::Sandbox(
+                Sandbox::Exec(_) | Sandbox::Run(_) | Sandbox::Session(Session::Attach { .. })
+            )
+            | Command::Session(Session::Attach { .. })
+    )
+}
+
+async fn carry_out(cli: Cli) -> Result<u8> {
     let global = cli.global;
     let done = match cli.command {
         Command::Serve(args) => serve::serve(args).await,
         Command::Demo(args) => crate::demo::run(&args).await,
         Command::Doctor(args) => doctor::run(&args, global.format().unwrap_or(Format::Table)).await,
         Command::Completions { shell } => completions(shell),
-        Command::Run(args) => {
-            let context = Context::new(&global)
-                .await
-                .map_err(Failure::not_the_program)?;
-            return run::run(&context, &args)
-                .await
-                .map_err(Failure::not_the_program);
-        }
+        Command::Run(args) => return run::run(&Context::new(&global).await?, &args).await,
         Command::Sandbox(Sandbox::Session(command)) | Command::Session(command) => {
             return session::run(&Context::new(&global).await?, command).await;
         }
         Command::Sandbox(Sandbox::Exec(args)) => {
-            let context = Context::new(&global)
-                .await
-                .map_err(Failure::not_the_program)?;
-            return exec::exec(&context, &args)
-                .await
-                .map_err(Failure::not_the_program);
+            return exec::exec(&Context::new(&global).await?, &args).await;
         }
         Command::Sandbox(Sandbox::Run(args)) => {
-            let context = Context::new(&global)
-                .await
-                .map_err(Failure::not_the_program)?;
-            return code::run(&context, &args)
-                .await
-                .map_err(Failure::not_the_program);
+            return code::run(&Context::new(&global).await?, &args).await;
         }
         Command::Sandbox(command) => sandbox::run(&Context::new(&global).await?, command).await,
         Command::Image(command) => image::run(&Context::new(&global).await?, command).await,

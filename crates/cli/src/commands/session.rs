@@ -134,12 +134,12 @@ impl Target {
         let running = view["attempt"]["finished_at"].is_null() && !view["attempt"].is_null();
         if after.is_none() && !running {
             return Err(
-                Failure::new("session_conflict", "nothing runs in this session now")
-                    .with_next(format!(
+                Failure::new("session_conflict", "nothing runs in this session now").with_next(
+                    format!(
                         "its output is kept: outlive session attach {} {} --after 0",
                         self.sandbox, self.session
-                    ))
-                    .not_the_program(),
+                    ),
+                ),
             );
         }
         let pty = view["spec"]["io"]["mode"] == "pty";
@@ -164,9 +164,7 @@ impl Target {
         } else {
             attach::pipes::attach(&attachment).await
         };
-        outcome
-            .and_then(|outcome| conclude(&attachment, outcome, Limit::None))
-            .map_err(Failure::not_the_program)
+        conclude(&attachment, outcome?, Limit::None)
     }
 }
 

@@ -451,3 +451,26 @@ async fn whoever_waits_is_told_why_the_sandbox_stands_still() {
         assert_eq!(looks.count(), 1, "{state}");
     }
 }
+
+// Whoever attached to a session that was not there got 1, as if a program had said so.
+#[tokio::test]
+async fn a_failure_of_ours_never_passes_for_the_program_s() {
+    let fake =
+        Fake::start(|_, _| Reply::error(404, "session_not_found", "no such session", json!(null)))
+            .await;
+    let nobody = "http://127.0.0.1:1";
+    for url in [fake.url.as_str(), nobody] {
+        let outlive = Outlive::new(url);
+        for line in [
+            format!("session attach {SANDBOX} {SESSION}"),
+            format!("sandbox session attach {SANDBOX} {SESSION} --after 0"),
+            format!("session attach {SANDBOX} its-name"),
+            format!("run --sandbox {SANDBOX} -- true"),
+            format!("sandbox exec {SANDBOX} -- true"),
+            format!("sandbox run {SANDBOX} 1+1"),
+        ] {
+            let done = outlive.run(&line).await.expect(125);
+            assert!(done.stderr.starts_with("error: "), "{line}: {done:?}");
+        }
+    }
+}
