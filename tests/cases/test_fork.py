@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from outlive_testing import processes
 from outlive_testing.api import Failure, output
+from outlive_testing.server import wait_until
 
 FORKS = 8
 # Everything that must not be the same in two sandboxes, as one line of JSON.
@@ -109,3 +111,40 @@ def test_a_resting_source_is_forked_as_it_rests(own, api):
         assert started["hard_expires_at"] == got["hard_expires_at"] > started["expires_at"]
         assert started["expires_at"] > got["created_at"]
         fork.delete()
+
+
+def halt_copier(server) -> int:
+    """Has a copy that goes on stand still; its process."""
+    found: list[int] = []
+
+    def is_met() -> bool:
+        found.extend(pid for pid, arguments in processes.titles()
+                     if arguments[1:2] == ["copy"] and processes.status(pid, "PPid") == str(server.pid)
+                     and processes.kill(pid, signal.SIGSTOP))
+        return bool(found)
+
+    wait_until(is_met, 30, "a copier")
+    return found[0]
+
+
+def test_a_source_is_deleted_under_a_copy_that_takes_long(api, server):
+    places = set((server.data / "sandboxes").iterdir())
+    script = "mkdir /root/many; cd /root/many; i=0; while [ $i -lt 50000 ]; do : > $i; i=$((i + 1)); done"
+    for copy in ("fork", "restore"):
+        source = api.sandbox()
+        assert source.sh(script).wait_exit(120)["exit_code"] == 0
+        snapshot = None
+        if copy == "restore":
+            snapshot = api.call("POST", f"{source.path}/snapshots", {})["id"]
+        with ThreadPoolExecutor(1) as pool:
+            restore = ("POST", f"{source.path}/rootfs/restore", {"snapshot_id": snapshot})
+            copying = pool.submit(source.fork if copy == "fork" else lambda: api.call(*restore))
+            copier = halt_copier(server)
+            source.delete()
+            with pytest.raises(Failure) as gone:
+                copying.result()
+        assert (gone.value.status, gone.value.code) == (404, "not_found"), copy
+        assert processes.status(copier, "PPid") is None, copy
+        if snapshot:
+            api.call("DELETE", f"/api/v1/sandbox-rootfs-snapshots/{snapshot}")
+    wait_until(lambda: set((server.data / "sandboxes").iterdir()) <= places, 30, "half a fork gone")
