@@ -225,4 +225,26 @@ mod tests {
         tails.moved(&session(1), 1, 1);
         assert_eq!(tails.sessions(), vec![session(1)]);
     }
+
+    /// Every move of a window looked through the last thousand deletions, one by one.
+    #[test]
+    fn what_was_deleted_last_is_known_by_its_name() {
+        let tails = Tails::default();
+        // This one comes back, goes again, and is then as old as its last deletion.
+        tails.gone(&session(0));
+        tails.moved(&session(0), 1, 1);
+        tails.gone(&session(0));
+        let kept = SESSIONS_GONE_KEPT_MAX as u64;
+        for n in 1..kept {
+            tails.gone(&session(n));
+        }
+        tails.learn(&session(0), 1, 1);
+        assert_eq!(tails.sessions(), vec![]);
+        tails.gone(&session(kept));
+        tails.learn(&session(0), 1, 1);
+        assert_eq!(tails.sessions(), vec![session(0)]);
+        let state = tails.state();
+        assert_eq!(state.gone.order.len(), SESSIONS_GONE_KEPT_MAX);
+        assert!(state.gone.numbers.len() <= SESSIONS_GONE_KEPT_MAX);
+    }
 }
