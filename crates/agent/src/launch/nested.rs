@@ -114,8 +114,10 @@ fn accompany(ground: &Ground<'_>, ids: IdRange, pid: u32, go: &OwnedFd) -> Step<
     say(&[GO])?;
     if ground.config.network == NetworkMode::Bridge {
         let (inside, connecting) = network::connect(ground.config, pid)?;
-        say(&inside.to_bytes())?;
+        let said = say(&inside.to_bytes());
+        // Also when nobody listens any more: what comes late, no sweep would remove.
         connecting.finish()?;
+        said?;
     }
     Ok(())
 }
