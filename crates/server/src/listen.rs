@@ -3,9 +3,9 @@
 use std::{io, sync::Arc, time::Duration};
 
 use axum::Router;
+use hyper::server::conn::http1::Builder;
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto::Builder,
+    rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use rustix::net::sockopt::set_tcp_user_timeout;
@@ -67,13 +67,14 @@ async fn serve(
         tracing::debug!(%error, "a connection is gone already");
         return;
     }
-    let mut builder = Builder::new(TokioExecutor::new());
+    let mut builder = Builder::new();
     builder
-        .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_READ_MAX);
     let io = TokioIo::new(StallIo::new(stream, STALL_MAX));
-    let connection = builder.serve_connection_with_upgrades(io, TowerToHyperService::new(app));
+    let connection = builder
+        .serve_connection(io, TowerToHyperService::new(app))
+        .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -83,7 +84,7 @@ async fn serve(
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(error, "a connection ended");
+        tracing::debug!(%error, "a connection ended");
     }
     drop(place);
 }
@@ -110,7 +111,10 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use rustix::net::sockopt::tcp_user_timeout;
-    use tokio::time::timeout;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        time::{Instant, timeout},
+    };
 
     use super::*;
 
@@ -132,6 +136,26 @@ mod tests {
         let silence = Duration::from_millis(tcp_user_timeout(&stream).unwrap().into());
         assert_eq!(silence, PEER_SILENCE_MAX);
         assert!(stream.nodelay().unwrap());
+    }
+
+    // Who connected and said nothing held a place for ever.
+    #[tokio::test(start_paused = true)]
+    async fn who_connects_and_says_nothing_is_let_go() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let serving = tasks.spawn(accept(listener, Router::new(), stop.clone(), tasks.clone()));
+        for said in ["", "GET / HTTP/1.1\r\n"] {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(said.as_bytes()).await.unwrap();
+            let begun = Instant::now();
+            client.read_to_end(&mut Vec::new()).await.unwrap();
+            assert!(begun.elapsed() >= HEAD_READ_MAX && begun.elapsed() < 2 * HEAD_READ_MAX);
+        }
+        stop.cancel();
+        serving.await.unwrap();
+        tasks.close();
+        tasks.wait().await;
     }
 
     // Whoever read 15 KB a second was cut off: a megabyte had to go before that was seen.

@@ -140,7 +140,7 @@ pub(super) fn switch(
 /// On the bare socket where it can be had: its writes then are watched here alone.
 async fn serve(talk: impl Talk, upgraded: Upgraded) {
     type Accepted = TokioIo<StallIo<TcpStream>>;
-    match hyper_util::server::conn::auto::upgrade::downcast::<Accepted>(upgraded) {
+    match upgraded.downcast::<Accepted>() {
         Ok(parts) => {
             let (reader, writer) = parts.io.into_inner().into_inner().into_split();
             talk.run(reader, writer, parts.read_buf).await;
