@@ -172,7 +172,7 @@ impl Rules {
         self.doors.choose()?;
         Ok(Admission {
             devices,
-            change: self.change(text, Also::Nothing)?,
+            change: self.change(text, None)?,
         })
     }
 
@@ -195,7 +195,7 @@ impl Rules {
             text.push_str(&link_rules(&sandbox.device, Link::Open));
             text.push_str(&dismissal(sandbox));
         }
-        let change = self.change(text, Also::List("pairs"))?;
+        let change = self.change(text, Some("pairs"))?;
         let pairs = match self.carry_through(change)? {
             // One run for both: it lists what was there before.
             Some(before) => before,
@@ -219,12 +219,13 @@ impl Rules {
         elements(&listing).into_iter().map(read_pair).collect()
     }
 
-    /// Begins a change, where what all sandboxes share is there already.
-    fn change(&self, text: String, also: Also) -> io::Result<Change> {
+    /// Begins a change, where what all sandboxes share is there already; it lists what `set` holds
+    /// before it.
+    fn change(&self, text: String, set: Option<&str>) -> io::Result<Change> {
         let (_, mark) = self.shared_and_mark();
         // Fails where there is no such chain, and changes nothing where there is.
         let mut guarded = format!("flush chain {MARK} {mark}\n{text}");
-        if let Also::List(set) = also {
+        if let Some(set) = set {
             push(&mut guarded, &format!("list set {TABLE} {set}"));
         }
         Ok(Change {
@@ -276,14 +277,6 @@ impl Rules {
 pub(super) struct Admission {
     devices: Vec<String>,
     change: Change,
-}
-
-/// What else is wanted of a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Also {
-    Nothing,
-    /// What a set holds before it.
-    List(&'static str),
 }
 
 /// A transaction that is under way.
