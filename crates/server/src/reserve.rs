@@ -6,8 +6,8 @@
 //!                ██████░░   there is room again ─► the step is taken back
 //! ```
 //! Where a file system holds a number of files and no more, some of them are kept in the same way
-//! (`DIR/reserve.files/`). It goes in steps, since others write to the disk, too: what they take of one step leaves the
-//! next. What takes space (a new sandbox, a copy, a start) never gets any of it.
+//! (`DIR/reserve.files/`). It goes in steps, since others write to the disk, too: what they take of
+//! one step leaves the next. What takes space (a new sandbox, a copy, a start) never gets any of it.
 
 mod spares;
 

@@ -34,12 +34,16 @@ impl Spares {
     /// Removes one step of them; `false`: there are none left.
     pub(super) fn give_up(&mut self) -> io::Result<bool> {
         let before = self.count;
-        let left = before.saturating_sub(RESERVE_STEP_FILES);
-        while self.count > left {
+        self.shrink_to(before.saturating_sub(RESERVE_STEP_FILES))?;
+        Ok(self.count < before)
+    }
+
+    fn shrink_to(&mut self, count: u64) -> io::Result<()> {
+        while self.count > count {
             remove(&path(&self.folder, self.count - 1))?;
             self.count -= 1;
         }
-        Ok(self.count < before)
+        Ok(())
     }
 
     /// Adds one step, or nothing where there is no room for all of it.
@@ -47,10 +51,7 @@ impl Spares {
         let before = self.count;
         let taken = self.take_all(before + RESERVE_STEP_FILES);
         if taken.is_err() {
-            while self.count > before {
-                remove(&path(&self.folder, self.count - 1))?;
-                self.count -= 1;
-            }
+            self.shrink_to(before)?;
         }
         taken
     }
