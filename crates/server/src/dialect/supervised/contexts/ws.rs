@@ -412,7 +412,7 @@ impl<W: AsyncWrite + Unpin> Writing<'_, W> {
     }
 
     async fn ping(&mut self) -> Result<(), Over> {
-        if self.peer.is_silent() && !self.socket.is_taking() {
+        if self.socket.is_gone(self.peer) {
             return Err(Over::Close(self.too_slow("no pong"), Vec::new()));
         }
         let mut frame = Vec::new();

@@ -254,7 +254,7 @@ impl<W: AsyncWrite + Unpin> Writing<'_, W> {
     }
 
     async fn ping(&mut self, last: u64) -> Result<(), Over> {
-        if self.peer.is_silent() && !self.socket.is_taking() {
+        if self.socket.is_gone(self.peer) {
             return Err(Over::Close(too_slow("no pong", last), Vec::new()));
         }
         let mut frame = Vec::new();

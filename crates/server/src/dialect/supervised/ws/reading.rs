@@ -58,7 +58,7 @@ impl Peer {
     }
 
     /// Whether it should have been heard for too long.
-    pub(in super::super) fn is_silent(&self) -> bool {
+    pub(super) fn is_silent(&self) -> bool {
         let silent_ms = self
             .elapsed_ms()
             .saturating_sub(self.heard_ms.load(Ordering::Relaxed));

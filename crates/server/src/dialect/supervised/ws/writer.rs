@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use super::frame::Close;
+use super::{frame::Close, reading::Peer};
 use crate::limits::{LINGER_MAX, PONG_MAX, STALL_MAX};
 
 /// Why a write did not end well.
@@ -41,9 +41,14 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         }
     }
 
+    /// Whether the peer shows no sign of life: it is not heard, and takes nothing.
+    pub(in super::super) fn is_gone(&self, peer: &Peer) -> bool {
+        peer.is_silent() && !self.is_taking()
+    }
+
     /// Whether the peer took something lately that had waited for it: then it lives, though its
     /// answers wait behind what it has yet to read.
-    pub(in super::super) fn is_taking(&self) -> bool {
+    fn is_taking(&self) -> bool {
         self.taken_at.is_some_and(|at| at.elapsed() < PONG_MAX)
     }
 
