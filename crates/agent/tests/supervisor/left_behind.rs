@@ -8,13 +8,14 @@ use outlive_core::{
     session::Phase,
     spec::{DesiredState, RawSpec},
 };
-use rustix::fs::{CWD, FileType, Mode};
 
-/// A process that was left behind. Each word that it is told has it write more than a pipe and a
-/// terminal hold; then it repeats the word, where the story hears it.
+/// A process that each attempt of a session leaves behind. Each word that it is told has it write
+/// more than a pipe and a terminal hold; then it repeats the word, where the story hears it.
 struct LeftBehind<'s> {
     sandbox: &'s Sandbox,
     session: SessionId,
+    /// A folder for each attempt, named by its number: two that listen at one place would share
+    /// a word between them, byte by byte.
     place: tempfile::TempDir,
 }
 
@@ -23,12 +24,16 @@ impl<'s> LeftBehind<'s> {
     fn by(sandbox: &'s Sandbox, starter: &str, shape: fn(RawSpec) -> RawSpec) -> Self {
         let place = tempfile::tempdir().unwrap();
         let at = place.path().display();
-        let told = place.path().join("told");
-        rustix::fs::mknodat(CWD, &told, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        fs::write(place.path().join("loop"), format!(
-            "trap '' HUP\nwhile read word <{at}/told; do\n\
-             head -c 300000 /dev/zero && head -c 300000 /dev/zero >&2 && echo $word >{at}/said\ndone\n"
-        ))
+        fs::write(
+            place.path().join("loop"),
+            format!(
+                "trap '' HUP\n\
+                 n=1; until mkdir {at}/$n 2>/dev/null; do n=$((n + 1)); done\n\
+                 cd {at}/$n && mkfifo told && while read word <told; do\n\
+                 head -c 300000 /dev/zero && head -c 300000 /dev/zero >&2 && echo $word >said\n\
+                 done\n"
+            ),
+        )
         .unwrap();
         let session = sandbox.create(shape(sh(&starter.replace("LOOP", &format!("{at}/loop")))));
         sandbox.wait_for(&session, &[Phase::Exited]);
@@ -39,24 +44,29 @@ impl<'s> LeftBehind<'s> {
         }
     }
 
-    fn told(&self) -> PathBuf {
-        self.place.path().join("told")
+    fn at(&self, attempt: u32, what: &str) -> PathBuf {
+        self.place.path().join(attempt.to_string()).join(what)
     }
 
     /// Whether it listens, and if so it is told this.
-    fn hears(&self, word: &str) -> bool {
+    fn hears(&self, attempt: u32, word: &str) -> bool {
         let mut options = fs::OpenOptions::new();
         options.write(true).custom_flags(libc::O_NONBLOCK);
-        match options.open(self.told()) {
+        match options.open(self.at(attempt, "told")) {
             Ok(mut told) => told.write_all(format!("{word}\n").as_bytes()).is_ok(),
             Err(_) => false, // Nobody has it open.
         }
     }
 
+    /// The one of the first attempt.
     fn writes(&self, word: &str) {
-        eventually("it listens", || self.hears(word).then_some(()));
+        self.of_attempt_writes(1, word);
+    }
+
+    fn of_attempt_writes(&self, attempt: u32, word: &str) {
+        eventually("it listens", || self.hears(attempt, word).then_some(()));
         eventually("it could write", || {
-            let said = fs::read_to_string(self.place.path().join("said")).unwrap_or_default();
+            let said = fs::read_to_string(self.at(attempt, "said")).unwrap_or_default();
             (said.trim() == word).then_some(())
         });
     }
@@ -89,7 +99,7 @@ impl<'s> LeftBehind<'s> {
     }
 
     fn is_gone(&self) {
-        eventually("it is gone", || (!self.hears("anybody?")).then_some(()));
+        eventually("it is gone", || (!self.hears(1, "anybody?")).then_some(()));
     }
 
     fn output(&self, stream: Stream) -> Vec<u8> {
@@ -129,8 +139,10 @@ fn each_attempt_may_leave_somebody_behind() {
     let again = sandbox.set_desired(&left.session, DesiredState::Running);
     assert_eq!(again.attempt().unwrap().number, 2);
     sandbox.wait_for(&left.session, &[Phase::Exited]);
-    left.writes("one of both");
-    left.writes("the other or the same");
+    for attempt in [1, 2] {
+        left.of_attempt_writes(attempt, "word");
+        left.of_attempt_writes(attempt, "another");
+    }
     assert_eq!(left.output(Stream::Stdout), b"hi\nhi\n");
 }
 
