@@ -18,6 +18,7 @@ DISK_BYTES = 64 << 20
 RESERVE_BYTES = 8 << 20
 DISK_FILES = 2000
 RESERVE_FILES = 256
+CONTEXT = {"type": "cmd", "cmd": {"command": ["true"]}}
 
 
 @pytest.fixture
@@ -201,6 +202,7 @@ def test_a_disk_that_takes_no_more_files_can_be_freed(disk_of_few_files):
     with Server(data=disk) as server:
         api = Api(server)
         culprit, other, third = api.sandbox(), api.sandbox(), api.sandbox()
+        running = other.session("cat")
         wait_reserve_of_files(disk)
         ballast = disk / "ballast"
         ballast.mkdir()
@@ -211,6 +213,12 @@ def test_a_disk_that_takes_no_more_files_can_be_freed(disk_of_few_files):
         refused(api.sandbox, disk)
         refused(other.fork, disk)
         refused(lambda: api.call("POST", f"{other.path}/snapshots", {}), disk)
+        # What is there takes input and ends; what has no files yet gets none.
+        refused(lambda: other.sh("echo room"), disk)
+        refused(lambda: api.call("POST", f"{other.path}/contexts", CONTEXT), disk)
+        running.input(b"one\n")
+        running.signal("TERM")
+        assert running.wait_exit()["reason"] == "killed"
         for _ in range(2):
             other.suspend()
             take_all_files(ballast)

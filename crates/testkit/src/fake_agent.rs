@@ -45,6 +45,8 @@ struct Kept {
     frozen: bool,
     /// So many freezes are refused from now on.
     freezes_refused: u32,
+    /// Changes of sessions fail.
+    changes_fail: bool,
     /// It reads calls and answers none.
     hangs: bool,
     /// It has not taken over any session yet.
@@ -152,6 +154,11 @@ impl FakeAgent {
         self.shared.kept().freezes_refused = count;
     }
 
+    /// Changes of sessions fail from now on.
+    pub fn fail_changes(&self) {
+        self.shared.kept().changes_fail = true;
+    }
+
     /// It is of a build that remembers no calls.
     pub fn forget_calls(&self) {
         self.shared.kept().forgets = true;
@@ -249,6 +256,11 @@ fn answers(request: &Request, mark: Option<CallMark>, shared: &Shared) -> Vec<Ou
 fn answer(request: &Request, mark: Option<CallMark>, kept: &mut Kept) -> Outcome {
     if kept.frozen && changes_a_session(request) {
         return Outcome::Rejected(Rejection::Frozen);
+    }
+    if kept.changes_fail && changes_a_session(request) {
+        return Outcome::Failed {
+            message: "told to fail".to_owned(),
+        };
     }
     let is_new = kept.forgets || mark.is_none_or(|mark| kept.calls.insert(mark.id));
     match request {

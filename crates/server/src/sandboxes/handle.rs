@@ -35,6 +35,7 @@ use crate::{
     },
     clock,
     limits::CENSUS_ANSWER_MAX,
+    reserve::Reserve,
     runtime::Place,
     sessions::{Answer, Awake, CallError, Census, SandboxHandle, Tail},
     store::{Owner, SandboxRecord},
@@ -57,27 +58,29 @@ pub(crate) struct Sandbox {
     tails: Arc<Tails>,
     activity: Arc<Activity>,
     place: Place,
+    reserve: Arc<Reserve>,
     gauge: Gauge,
 }
 
 impl Sandbox {
     pub(super) fn new(
-        id: SandboxId,
-        owner: Owner,
+        record: &SandboxRecord,
         mailbox: mpsc::Sender<Command>,
         snapshot: watch::Receiver<Snapshot>,
         tails: Arc<Tails>,
         activity: Arc<Activity>,
         place: Place,
+        reserve: Arc<Reserve>,
     ) -> Self {
         Self {
-            id,
-            owner,
+            id: record.id.clone(),
+            owner: record.owner.clone(),
             mailbox,
             snapshot,
             tails,
             activity,
             place,
+            reserve,
             gauge: Gauge::default(),
         }
     }
@@ -293,7 +296,11 @@ impl SandboxHandle for Sandbox {
     }
 
     fn call(&self, request: Request) -> Answer<'_, Outcome> {
-        Box::pin(self.unless_deleted(self.call_now(request)))
+        Box::pin(async move {
+            let answer = self.unless_deleted(self.call_now(request)).await;
+            // Whatever a supervisor could not write, it says no more than that it failed.
+            answer.map_err(|error| self.reserve.blame(error))
+        })
     }
 
     fn attach(&self, session: &SessionId) -> Awake {

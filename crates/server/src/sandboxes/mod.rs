@@ -260,13 +260,13 @@ impl Engine {
         let tails = Arc::new(Tails::default());
         let activity = Arc::new(Activity::default());
         let sandbox = Arc::new(Sandbox::new(
-            record.id.clone(),
-            record.owner.clone(),
+            &record,
             mailbox,
             snapshot,
             Arc::clone(&tails),
             Arc::clone(&activity),
             self.shared.places.of(&record.id),
+            Arc::clone(&self.shared.reserve),
         ));
         self.shared
             .sandboxes

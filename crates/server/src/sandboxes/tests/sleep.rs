@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use outlive_api::agent::Request;
+use outlive_api::agent::{Request, Write};
 use outlive_core::{
     id::{Generation, SessionId},
     sandbox::{Observed, ReleaseWhy},
-    session::{Rejection, Session},
+    session::{Rejection, ReplaceCurrent, Session},
+    spec::DesiredState,
 };
 
 use super::{Server, Stage, new_sandbox};
@@ -147,6 +148,75 @@ fn a_workload_that_can_t_be_frozen_for_a_full_disk_is_told_as_such() {
         sandbox.suspend().await.unwrap();
     });
     server.kill();
+}
+
+/// A session that could not be made for want of files was 500 `create_session_failed`.
+#[test]
+fn whatever_fails_in_a_sandbox_for_a_full_disk_is_told_as_such() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        stage
+            .host
+            .agent(&sandbox.record().id)
+            .unwrap()
+            .fail_changes();
+        for request in changes() {
+            let failed = sandbox.call(request).await.unwrap_err();
+            assert!(matches!(failed, CallError::Failed { .. }), "{failed:?}");
+        }
+        stage.host.fill_disk();
+        for request in changes() {
+            let full = sandbox.call(request).await.unwrap_err();
+            assert!(matches!(full, CallError::DiskFull { .. }), "{full:?}");
+        }
+    });
+    server.kill();
+}
+
+/// Calls of every kind that writes to a session's journal.
+fn changes() -> Vec<Request> {
+    let session = session();
+    let Request::Create { created, .. } = create() else {
+        panic!("a creation creates");
+    };
+    vec![
+        create(),
+        Request::Update {
+            session: session.clone(),
+            spec: Box::new(created.spec),
+        },
+        Request::SetDesiredState {
+            session: session.clone(),
+            state: DesiredState::Stopped,
+        },
+        Request::NewAttempt {
+            session: session.clone(),
+            replace: ReplaceCurrent::Yes,
+        },
+        Request::Write {
+            session: session.clone(),
+            write: Write {
+                expected: None,
+                input_id: "1".to_owned(),
+                data: b"x".to_vec(),
+                eof: None,
+                durable: false,
+            },
+        },
+        Request::Signal {
+            session: session.clone(),
+            expected: None,
+            signal: 15,
+        },
+        Request::Resize {
+            session,
+            expected: None,
+            rows: 24,
+            cols: 80,
+        },
+    ]
 }
 
 #[test]
