@@ -21,6 +21,7 @@ use crate::{
     error::{Failure, Result, Retry},
     event::Event,
     limits::{CONNECTION_STOOD, RECONNECT_DELAY_INITIAL, RECONNECT_DELAY_MAX, STREAM_SILENCE_MAX},
+    output::note,
     sse::{Item, Parser},
 };
 
@@ -235,9 +236,4 @@ impl Open {
             Ok(Some(Ok(bytes))) => self.parser.push(&bytes).map(|()| None),
         }
     }
-}
-
-/// A line for people, beside the output.
-pub fn note(text: &str) {
-    crate::output::stderr_line(&format!("outlive: {text}"));
 }

@@ -39,18 +39,20 @@ use std::process::ExitCode;
 
 use clap::{Command, CommandFactory, FromArgMatches};
 
-use args::{Cli, Format};
+use args::Cli;
 use error::{Failure, Result};
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     // `parse` ends the process with code 2 on wrong usage, and with 0 after --help.
     let cli = parse();
-    let format = cli.global.format().unwrap_or(Format::Table);
+    if let Some(format) = cli.global.format() {
+        output::tell_as(format);
+    }
     match run(cli) {
         Ok(code) => code.into(),
         Err(failure) => {
-            report(&failure, format);
+            output::report(&failure);
             failure.exit.into()
         }
     }
@@ -97,15 +99,4 @@ fn run(cli: Cli) -> Result<u8> {
     // A read of the standard input may never return; it must not keep us.
     runtime.shutdown_background();
     result
-}
-
-fn report(failure: &Failure, format: Format) {
-    if failure.code == output::OUTPUT_CLOSED {
-        return;
-    }
-    let text = match format {
-        Format::Json => failure.to_json().to_string(),
-        Format::Table | Format::Yaml => failure.to_string(),
-    };
-    output::stderr_line(&text);
 }

@@ -6,9 +6,10 @@
 use std::{
     fmt::Write as _,
     io::{self, Write as _},
+    sync::OnceLock,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::{
@@ -57,6 +58,44 @@ pub fn stdout_line(text: &str) -> Result<()> {
     writeln!(out, "{text}")
         .and_then(|()| out.flush())
         .map_err(|error| closed(&error))
+}
+
+/// How this process tells things beside its output, once the flags and the profile are known.
+static TOLD_AS: OnceLock<Format> = OnceLock::new();
+
+/// Sets how notes and failures are told. The first one holds: flags come before a profile.
+pub fn tell_as(format: Format) {
+    TOLD_AS.get_or_init(|| format);
+}
+
+fn told_as() -> Format {
+    TOLD_AS.get().copied().unwrap_or(Format::Table)
+}
+
+/// Tells a failure on the standard error.
+pub fn report(failure: &Failure) {
+    if failure.code == OUTPUT_CLOSED {
+        return;
+    }
+    let text = match told_as() {
+        Format::Json => failure.to_json().to_string(),
+        Format::Table | Format::Yaml => failure.to_string(),
+    };
+    stderr_line(&text);
+}
+
+/// Says something beside the output, on the standard error: for people with our name before it, on
+/// a line of its own after an empty one if it begins with that; for programs as one object.
+pub fn note(text: &str) {
+    let (gap, words) = match text.strip_prefix('\n') {
+        Some(rest) => ("\n", rest),
+        None => ("", text),
+    };
+    let line = match told_as() {
+        Format::Json => json!({"note": words.replace('\r', "")}).to_string(),
+        Format::Table | Format::Yaml => format!("{gap}outlive: {words}"),
+    };
+    stderr_line(&line);
 }
 
 /// Writes a line to the standard error.
@@ -153,9 +192,7 @@ pub fn time(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
-    use super::{columns, fields, time};
+    use super::{columns, fields, json, time};
 
     #[test]
     fn tables_align_and_end_without_spaces() {

@@ -65,8 +65,8 @@ impl Drop for RawMode {
     fn drop(&mut self) {
         match tcsetattr(io::stdin(), OptionalActions::Drain, &self.0) {
             Ok(()) | Err(rustix::io::Errno::IO) => {} // Else it is gone.
-            Err(error) => crate::output::stderr_line(&format!(
-                "outlive: the terminal could not be restored ({error}); type `reset`"
+            Err(error) => crate::output::note(&format!(
+                "the terminal could not be restored ({error}); type `reset`"
             )),
         }
     }
@@ -95,7 +95,7 @@ pub fn read_stdin() -> mpsc::Receiver<Bytes> {
                     return;
                 }
                 Err(error) => {
-                    crate::output::stderr_line(&format!("outlive: read standard input: {error}"));
+                    crate::output::note(&format!("read standard input: {error}"));
                     return;
                 }
             }

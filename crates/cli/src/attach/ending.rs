@@ -17,8 +17,8 @@ use super::input::{End, body, random_id};
 use crate::{
     client::{Call, Client, wait_before_retry},
     error::{Failure, Result, Retry},
-    follow::note,
     limits::{END_DELAY_INITIAL, END_KEY_GRACE},
+    output::note,
 };
 
 /// What is typed at a program that reads keys.

@@ -13,7 +13,7 @@ use crate::{
     error::{Failure, Result},
     event::{Ending, Event},
     next,
-    output::stderr_line,
+    output::note,
     terminal::DetachKeys,
 };
 
@@ -159,7 +159,7 @@ pub fn conclude(attachment: &Attachment<'_>, outcome: Outcome, limit: Limit) -> 
         Outcome::Ended(_, event)
             if limit == Limit::Timeout && event.reason.as_deref() == Some("session_expired") =>
         {
-            stderr_line("outlive: the --timeout passed and the command was stopped");
+            note("the --timeout passed and the command was stopped");
             Ok(EXIT_TIMEOUT)
         }
         Outcome::Ended(Ending::Code(code), _) => Ok(code),
@@ -216,8 +216,8 @@ fn way_back(attachment: &Attachment<'_>, seq: u64, words: &str) {
     let Attachment {
         sandbox, session, ..
     } = attachment;
-    stderr_line(&format!(
-        "\noutlive: {words}\n  \
+    note(&format!(
+        "\n{words}\n  \
          come back:  outlive session attach {sandbox} {session} --after {seq}\n  \
          its events: outlive session events {sandbox} {session} --after {seq} --follow\n  \
          stop it:    outlive session stop {sandbox} {session}"

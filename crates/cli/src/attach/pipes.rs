@@ -9,9 +9,9 @@ use super::{Attachment, Exits, Outcome, Stdin, input::Sender, standstill::Stands
 use crate::{
     error::{Failure, Result},
     event::Event,
-    follow::{Follow, Step, note},
+    follow::{Follow, Step},
     limits::WRITE_GRACE,
-    output::{is_about_output, pass_on},
+    output::{is_about_output, note, pass_on},
     signals::Signals,
     terminal::read_stdin,
 };

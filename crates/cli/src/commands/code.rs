@@ -15,7 +15,7 @@ use crate::{
     error::{Failure, Result},
     limits::CODE_BYTES_MAX,
     names::{checked, sandbox_path},
-    output::{pass_on, print, stderr_line, text},
+    output::{note, pass_on, print, text},
     signals::Signals,
 };
 
@@ -43,14 +43,14 @@ pub async fn run(context: &Context, args: &RunCode) -> Result<u8> {
         None => interpreter.talk(&args.alias).await,
     };
     if own && args.keep {
-        stderr_line(&format!("outlive: context {id}"));
+        note(&format!("context {id}"));
     } else if own {
         let call = Call::delete(&interpreter.path);
         match context.client.call(call).await {
             Ok(_) => {}
             Err(failure) if failure.is_missing() => {}
             // What the code did counts; that its interpreter is left is said.
-            Err(failure) => stderr_line(&format!("outlive: context {id} is left: {failure}")),
+            Err(failure) => note(&format!("context {id} is left: {failure}")),
         }
     }
     done
@@ -115,7 +115,7 @@ impl Interpreter<'_> {
             return Ok((code, Left::Alive));
         }
         if let Some(end) = violent_end(&answer) {
-            stderr_line(&format!("outlive: {end}"));
+            note(&end);
         }
         Ok((exit_code(&answer, None)?, Left::Dead))
     }
@@ -134,7 +134,7 @@ impl Interpreter<'_> {
             return print(self.context.format, &answer, text);
         }
         if answer["truncated"] == true {
-            stderr_line("outlive: the beginning of the output is left out");
+            note("the beginning of the output is left out");
         }
         if answer["stdout"].is_null() {
             return pass_on(&mut tokio::io::stdout(), &bytes(answer, "output_raw")?).await;

@@ -14,7 +14,7 @@ use crate::{
     error::{Failure, Result},
     event::signal_number,
     names::sandbox_path,
-    output::{print, stderr_line, stdout_line, text},
+    output::{note, print, stdout_line, text},
     terminal,
 };
 
@@ -87,8 +87,8 @@ async fn started(context: &Context, args: &Exec, id: &str, made: &Value) -> Resu
         format => print(format, made, text)?,
     }
     let sandbox = &args.sandbox;
-    stderr_line(&format!(
-        "outlive: it runs\n  \
+    note(&format!(
+        "it runs\n  \
          its output: outlive session attach {sandbox} {id} --after 0\n  \
          its events: outlive session events {sandbox} {id} --follow\n  \
          stop it:    outlive session stop {sandbox} {id}"

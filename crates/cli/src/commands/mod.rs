@@ -33,6 +33,7 @@ impl Context {
     async fn new(global: &Global) -> Result<Self> {
         let settings = config::resolve(global).await?;
         let format = settings.format;
+        crate::output::tell_as(format);
         Ok(Self {
             client: Client::new(settings)?,
             format,

@@ -18,7 +18,7 @@ use crate::{
     client::Call,
     error::{Failure, Result},
     names::sandbox_path,
-    output::{pretty, stderr_line, stdout_line, yaml},
+    output::{note, pretty, stdout_line, yaml},
     terminal,
 };
 
@@ -47,8 +47,8 @@ pub async fn run(context: &Context, args: &Run) -> Result<u8> {
         }
         // Whoever removed it now would end the command, which no signal to us does.
         Ok((code, End::GoesOn)) if args.rm => {
-            stderr_line(&format!(
-                "outlive: its sandbox {sandbox} is kept in spite of --rm\n  \
+            note(&format!(
+                "its sandbox {sandbox} is kept in spite of --rm\n  \
                  delete both: outlive sandbox delete {sandbox}"
             ));
             Ok(*code)
@@ -56,8 +56,8 @@ pub async fn run(context: &Context, args: &Run) -> Result<u8> {
         Ok((code, _)) => Ok(*code),
         Err(failure) => {
             if args.sandbox.is_none() {
-                stderr_line(&format!(
-                    "outlive: the sandbox {sandbox} is kept; `outlive sandbox delete {sandbox}` \
+                note(&format!(
+                    "the sandbox {sandbox} is kept; `outlive sandbox delete {sandbox}` \
                      removes it"
                 ));
             }
@@ -91,7 +91,7 @@ async fn in_sandbox(context: &Context, args: &Run, sandbox: &str) -> Result<(u8,
         started(context, args, sandbox, &session, &view).await?;
         return Ok((0, End::GoesOn));
     }
-    stderr_line(&format!("outlive: sandbox {sandbox} session {session}"));
+    note(&format!("sandbox {sandbox} session {session}"));
     let attachment = Attachment {
         client: &context.client,
         sandbox,
@@ -158,8 +158,8 @@ async fn started(
         Format::Yaml => stdout_line(yaml(&ids)?.trim_end())?,
     }
     let seq = view["cursor"]["latest"].as_u64().unwrap_or(0);
-    stderr_line(&format!(
-        "outlive: it runs, detached after event {seq}\n  \
+    note(&format!(
+        "it runs, detached after event {seq}\n  \
          its output: outlive session attach {sandbox} {session} --after 0\n  \
          its events: outlive session events {sandbox} {session} --follow\n  \
          stop it:    outlive session stop {sandbox} {session}"

@@ -31,10 +31,9 @@ use crate::{
     client::Call,
     commands::{Context, exec::id_of},
     error::{Failure, Result},
-    follow::note,
     limits::COPY_IDLE_SECONDS,
     names::sandbox_path,
-    output::print,
+    output::{note, print},
     signals::Signals,
 };
 

@@ -76,3 +76,62 @@ async fn a_closed_standard_output_is_one_that_nobody_wants() {
     let child = shell.args(line.split_whitespace()).spawn();
     finish(child.unwrap()).await.expect(3);
 }
+
+// `run --json` told of the sandbox that it keeps in a line of words, before its error in JSON; a
+// profile that says JSON made no failure JSON at all.
+#[tokio::test]
+async fn with_json_every_line_beside_the_output_is_json() {
+    let broken = Fake::start(|request, _| {
+        if request.is("POST", "/sandboxes") {
+            Reply::ok(201, json!({"sandbox_id": SANDBOX}))
+        } else {
+            Reply::error(500, "create_session_failed", "no", json!(null))
+        }
+    })
+    .await;
+    let sound = printing().await;
+    let in_it = format!("--sandbox {SANDBOX}");
+    let exec = format!("sandbox exec {SANDBOX} --no-wait -- prog");
+    for (server, line, code, said) in [
+        (
+            &broken,
+            "run -- prog".to_owned(),
+            125,
+            ["note", "error"].as_slice(),
+        ),
+        (&broken, format!("run {in_it} -- prog"), 125, &["error"]),
+        (&sound, format!("run {in_it} -- prog"), 3, &["note"]),
+        (&sound, format!("run -d {in_it} -- prog"), 0, &["note"]),
+        (&sound, exec, 0, &["note"]),
+    ] {
+        let mut outlive = Outlive::new(&server.url);
+        let by_flag = outlive.run(&format!("--json {line}")).await.expect(code);
+        let profiles = outlive.home().join("profiles.yaml");
+        std::fs::write(
+            &profiles,
+            "current: one\nprofiles:\n  one: {output: json}\n",
+        )
+        .unwrap();
+        outlive.set("OUTLIVE_CONFIG", profiles.to_str().unwrap());
+        let by_profile = outlive.run(&line).await.expect(code);
+        for done in [by_flag, by_profile] {
+            let keys: Vec<_> = done.stderr.lines().map(only_key).collect();
+            assert_eq!(keys, said, "{line}: {done:?}");
+            if code == 0 {
+                assert!(done.json().is_object(), "{line}: {done:?}");
+            }
+        }
+        let for_people = outlive.run(&format!("-o table {line}")).await.expect(code);
+        let first = for_people.stderr.lines().next().unwrap();
+        let is_words = first.starts_with("outlive: ") || first.starts_with("error: ");
+        assert!(is_words, "{line}: {for_people:?}");
+    }
+}
+
+/// The name of what one line of JSON tells.
+fn only_key(line: &str) -> String {
+    let told: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let told = told.as_object().unwrap();
+    assert_eq!(told.len(), 1, "{line}");
+    told.keys().next().unwrap().clone()
+}

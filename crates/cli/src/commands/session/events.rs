@@ -10,8 +10,8 @@ use crate::{
     commands::Context,
     error::{Failure, Result},
     event::Event,
-    follow::{Follow, Step, note},
-    output::{print, stdout_line, yaml},
+    follow::{Follow, Step},
+    output::{note, print, stdout_line, yaml},
     signals::Signals,
 };
 
