@@ -8,7 +8,7 @@ use outlive_core::{
 };
 use serde_json::{Value, json};
 
-use super::{World, sockets::Socket, types};
+use super::{World, socket::Socket, types};
 
 const AT: &str = "/../contexts";
 

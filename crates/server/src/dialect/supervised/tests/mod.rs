@@ -5,6 +5,7 @@ mod contexts;
 pub(crate) mod fake;
 mod order;
 mod reading;
+mod socket;
 mod sockets;
 
 use std::{net::SocketAddr, sync::Arc};

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{World, sockets::Socket};
+use super::{World, socket::Socket};
 use crate::limits::WS_REQUESTS_MAX;
 
 fn input(id: &str) -> Value {
