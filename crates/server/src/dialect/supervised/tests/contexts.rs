@@ -298,6 +298,24 @@ async fn a_socket_that_asks_for_nonsense_is_told_and_goes_on() {
     assert_eq!(u16::from(close.code), 1000);
 }
 
+// As that of a session does.
+#[tokio::test]
+async fn a_socket_whose_client_ends_its_side_answers_and_closes() {
+    let world = World::new().await;
+    let (id, _) = world.cat_context().await;
+    let mut socket = Socket::open_at(&world, &format!("contexts/{id}/ws")).await;
+    for n in 0..50 {
+        socket
+            .send(json!({"type": "input", "request_id": n.to_string(), "data": "x"}))
+            .await;
+    }
+    socket.end_side().await;
+    while socket.next().await["request_id"] != "49" {}
+    let (_, frame) = socket.close().await;
+    assert_eq!(u16::from(frame.code), 1000);
+    assert_eq!(frame.reason.as_str(), "the client's side ended");
+}
+
 #[tokio::test]
 async fn a_socket_ends_with_its_context() {
     let world = World::new().await;

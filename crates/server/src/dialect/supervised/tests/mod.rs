@@ -8,7 +8,7 @@ mod reading;
 mod socket;
 mod sockets;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Extension, extract::Request, http::HeaderValue, middleware::from_fn,
@@ -158,6 +158,18 @@ impl World {
         let (status, answer) = self.call("POST", "", spec).await;
         assert_eq!(status, 201, "{answer}");
         SessionId::parse(answer["data"]["id"].as_str().unwrap()).unwrap()
+    }
+
+    /// Returns once nobody is attached.
+    async fn until_detached(&self) {
+        let detached = async {
+            while self.metrics.attachments.get() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), detached)
+            .await
+            .unwrap();
     }
 
     /// All events of a page.

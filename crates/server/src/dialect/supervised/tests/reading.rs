@@ -514,7 +514,7 @@ async fn followers_at_all_places_see_every_event_once() {
             "after {after}"
         );
     }
-    until_detached(&world).await;
+    world.until_detached().await;
 }
 
 #[tokio::test]
@@ -544,16 +544,5 @@ async fn a_session_has_a_bounded_number_of_attachments() {
         .await
         .unwrap();
     drop(attached);
-    until_detached(&world).await;
-}
-
-async fn until_detached(world: &World) {
-    let detached = async {
-        while world.metrics.attachments.get() > 0 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), detached)
-        .await
-        .unwrap();
+    world.until_detached().await;
 }

@@ -3,7 +3,7 @@
 use futures_util::{SinkExt as _, StreamExt as _};
 use outlive_core::id::SessionId;
 use serde_json::Value;
-use tokio::net::TcpStream;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 use tokio_tungstenite::{
     WebSocketStream, client_async,
     tungstenite::{Message, client::IntoClientRequest as _, protocol::CloseFrame},
@@ -65,6 +65,11 @@ impl Socket {
             out.push(self.event().await);
         }
         out
+    }
+
+    /// Sends nothing more, without a word.
+    pub(super) async fn end_side(&mut self) {
+        self.0.get_mut().shutdown().await.unwrap();
     }
 
     /// Everything until the end: how many messages, and the close frame.

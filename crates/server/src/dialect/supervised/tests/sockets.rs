@@ -446,3 +446,46 @@ async fn a_client_that_takes_nothing_is_told_how_far_it_came() {
     let (_, view) = world.call("GET", &format!("/{id}"), Value::Null).await;
     assert_eq!(view["data"]["phase"], "running");
 }
+
+// A client that ended its side of the connection, as a pipe into it does, got neither its answers
+// nor a close frame.
+#[tokio::test]
+async fn a_client_that_ends_its_side_gets_its_answers_and_a_close_frame() {
+    let world = World::new().await;
+    let id = world.cat().await;
+    let mut socket = Socket::open(&world, &id, "after=4").await;
+    world.sandbox.hold_signals.send_replace(true);
+    socket
+        .send(json!({"type": "signal", "request_id": "held", "signal": "CONT"}))
+        .await;
+    world.sandbox.held.notified().await;
+    for n in 0..50 {
+        socket
+            .send(json!({"type": "input", "input_id": n.to_string(), "data_base64": "eA=="}))
+            .await;
+    }
+    socket.end_side().await;
+    // It reads on meanwhile.
+    world.sandbox.output(&id, Stream::Stdout, b"still here");
+    assert_eq!(socket.event().await["type"], "output");
+    world.sandbox.hold_signals.send_replace(false);
+    let (messages, frame) = socket.close().await;
+    // The signal and 50 inputs, each with its event, and what cat made of the inputs.
+    assert_eq!(messages, 2 + 50 * 3);
+    assert_eq!(u16::from(frame.code), 1000);
+    assert_eq!(frame.reason.as_str(), "the client's side ended");
+    world.until_detached().await;
+}
+
+// As those do that send their close frame and end their side in one go.
+#[tokio::test]
+async fn a_client_that_closes_and_ends_its_side_gets_its_close_frame() {
+    let world = World::new().await;
+    let id = world.cat().await;
+    let mut socket = Socket::open(&world, &id, "after=4").await;
+    socket.0.send(Message::Close(None)).await.unwrap();
+    socket.end_side().await;
+    let frame = socket.0.next().await.unwrap().unwrap();
+    assert!(matches!(frame, Message::Close(Some(_))), "{frame:?}");
+    world.until_detached().await;
+}

@@ -235,8 +235,13 @@ impl<W: AsyncWrite + Unpin> Writing<'_, W> {
             }
             Turn::Answers => self.answer().await,
             Turn::Ping => self.ping(self.sent()).await,
-            Turn::Close(close) => Err(Over::Close(close, Vec::new())),
+            Turn::Close(close) => Err(self.last_words(close)),
         }
+    }
+
+    /// A close behind the answers that were not written yet.
+    fn last_words(&mut self, close: Close) -> Over {
+        Over::Close(close, std::mem::take(&mut self.answers))
     }
 
     /// Writes the answers that are there.
@@ -297,7 +302,7 @@ impl<W: AsyncWrite + Unpin> Writing<'_, W> {
     async fn look_around(&mut self, last: u64) -> Result<(), Over> {
         let close = self.closing.borrow().clone();
         if let Some(close) = close.or_else(|| self.ended()) {
-            return Err(Over::Close(close, Vec::new()));
+            return Err(self.last_words(close));
         }
         while let Ok(command) = self.commands.try_recv() {
             match command {

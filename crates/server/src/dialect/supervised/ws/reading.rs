@@ -6,6 +6,7 @@
 //!                     ├─ message ─► room? ──► queue of the worker
 //!                     │              └ none: the socket is not read until there is
 //!                     └─ close, nonsense ───► closing
+//!            └─ end of the client's side ───► closing, once what it asked is answered
 //! ```
 //! A client that sends faster than its requests are carried out is slowed down by its own socket:
 //! none of them is refused here, so none is missing between others. While the socket is not read
@@ -20,14 +21,16 @@ use bytes::{Bytes, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
-    time::Instant,
+    time::{Instant, timeout},
 };
 
 use super::{
     frame::{Close, Message, Opcode, Reader, append_frame},
     order::Marks,
 };
-use crate::limits::{MESSAGE_BYTES_MAX, PONG_MAX, WS_REQUEST_BYTES_MAX, WS_REQUESTS_MAX};
+use crate::limits::{
+    MESSAGE_BYTES_MAX, PONG_MAX, WS_COMMANDS_MAX, WS_END_MAX, WS_REQUEST_BYTES_MAX, WS_REQUESTS_MAX,
+};
 
 /// What is known of the client, by its reader and its writer.
 #[derive(Debug)]
@@ -130,7 +133,8 @@ impl<'a, R: AsyncRead + Unpin, Q, C> Reading<'a, R, Q, C> {
         (reading, asked, closed)
     }
 
-    /// Reads until the peer is gone. `early` was read together with the handshake.
+    /// Reads until the peer is gone, or until it has sent its last and the writer is done with it:
+    /// it may read on. `early` was read together with the handshake.
     pub(in super::super) async fn run(mut self, early: Bytes) {
         let mut buffer = BytesMut::from(early);
         let mut frames = Reader::new(MESSAGE_BYTES_MAX);
@@ -147,7 +151,8 @@ impl<'a, R: AsyncRead + Unpin, Q, C> Reading<'a, R, Q, C> {
             }
             buffer.reserve(8 * 1024);
             match self.socket.read_buf(&mut buffer).await {
-                Ok(0) | Err(_) => return,
+                Ok(0) => return self.heard_all().await,
+                Err(_) => return,
                 Ok(_) => self.peer.heard(),
             }
         }
@@ -199,8 +204,33 @@ impl<'a, R: AsyncRead + Unpin, Q, C> Reading<'a, R, Q, C> {
         }
     }
 
+    /// The client ended its side, with or without a close frame.
+    async fn heard_all(mut self) {
+        if self.requests.take().is_some() {
+            tokio::select! {
+                () = all_answered(&self.budget, &self.commands) => {}
+                () = self.closing.closed() => return,
+            }
+            self.close(Close::new(Close::NORMAL, "the client's side ended"));
+        }
+        self.closing.closed().await;
+    }
+
     fn close(&mut self, close: Close) {
         self.requests = None;
         self.closing.send_replace(Some(close));
+    }
+}
+
+/// Returns once the worker has nothing left and the writer has its last answer, or it takes too
+/// long.
+async fn all_answered<C>(budget: &Semaphore, commands: &mpsc::Sender<C>) {
+    let answered = async {
+        let all = u32::try_from(WS_REQUEST_BYTES_MAX).unwrap_or(u32::MAX);
+        budget.acquire_many(all).await.is_ok()
+            && commands.reserve_many(WS_COMMANDS_MAX).await.is_ok()
+    };
+    if timeout(WS_END_MAX, answered).await != Ok(true) {
+        tracing::debug!("a WebSocket's client that ended its side misses answers");
     }
 }
