@@ -201,7 +201,8 @@ pub struct SessionList {
     pub sessions: Vec<Session>,
 }
 
-/// All attempts of a session that its journal still tells of.
+/// The newest 64 attempts of a session. Those before are told by its events, as long as they are
+/// kept: `GET …/events?types=attempt.starting,attempt.exited`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AttemptList {
     /// Ordered by number.

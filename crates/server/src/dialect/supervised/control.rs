@@ -55,7 +55,7 @@ pub(super) async fn set_desired_state(
         .map(ok)
 }
 
-/// The session's attempts and how they ended, as far as it remembers them. Never wakes.
+/// The session's attempts and how they ended: the newest 64. Never wakes.
 #[utoipa::path(
     get,
     path = "/api/v1/sandboxes/{id}/sessions/{session_id}/attempts",

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use outlive_core::event::ExitStatus;
+use outlive_core::{event::ExitStatus, limits::ATTEMPTS_KEPT_MAX};
 use serde_json::{Value, json};
 
 use super::World;
@@ -434,4 +434,34 @@ async fn who_may_not_is_told_by_what_it_may_know() {
             assert_eq!(answer["error"]["code"], "session_not_found", "{path}");
         }
     }
+}
+
+// The list was said to be all that the journal tells of.
+#[tokio::test]
+async fn the_newest_attempts_are_listed_and_older_ones_are_in_the_events() {
+    let world = World::new().await;
+    let id = world.cat().await;
+    let path = format!("/{id}/attempts");
+    let all = ATTEMPTS_KEPT_MAX + 6;
+    for _ in 1..all {
+        let replace = json!({"replace_current": true});
+        let (status, _) = world.call("POST", &path, replace).await;
+        assert_eq!(status, 201);
+    }
+    let (_, answer) = world.call("GET", &path, Value::Null).await;
+    let listed = answer["data"]["attempts"].as_array().unwrap();
+    let numbers: Vec<_> = listed.iter().map(|it| it["number"].clone()).collect();
+    let newest: Vec<_> = (7..=all).map(Value::from).collect();
+    assert_eq!(numbers, newest);
+
+    let query = "after=0&types=attempt.starting,attempt.exited";
+    let told = world.page(&id, query).await;
+    let begun: Vec<_> = told
+        .iter()
+        .filter(|event| event["type"] == "attempt.starting")
+        .map(|event| event["attempt_id"].clone())
+        .collect();
+    let listed: Vec<_> = listed.iter().map(|it| it["id"].clone()).collect();
+    assert_eq!((begun.len(), &begun[6..]), (all, &*listed));
+    assert_eq!(told.len(), 2 * all - 1);
 }
