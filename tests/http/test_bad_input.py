@@ -15,7 +15,7 @@ from outlive_testing.server import wait_until
 
 MIB = 1 << 20
 UNKNOWN = {"sandbox": "sbx-00000000-000", "session": "ses-00000000-000"}
-GATEWAY = {"bad_request": (400,), "unauthorized": (401,), "forbidden": (403,), "not_found": (404,), "conflict": (409,),
+GATEWAY = {"bad_request": (400, 414, 431), "unauthorized": (401,), "forbidden": (403,), "not_found": (404,), "conflict": (409,),
            "quota_exceeded": (429,), "unavailable": (503,), "not_implemented": (501,)}
 SUPERVISOR = {"invalid_request": (400, 413), "session_not_found": (404,), "session_conflict": (409,),
               "event_cursor_expired": (410,), "input_buffer_full": (429,)}

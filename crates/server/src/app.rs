@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  request id ► panics ► ─┬─ /healthz /readyz /metadata            no key
-//!                         └─ key ► role ► rate ─┬─ /api/v1/sandboxes, …/sessions, …-snapshots
-//!                                               ├─ /v1/sandbox
-//!                                               └─ /v1/keys, /v1/images, /v1/upgrade
+//!                         └─ head ► key ► role ► rate ─┬─ /api/v1/sandboxes, …/sessions, …-snapshots
+//!                                                      ├─ /v1/sandbox
+//!                                                      └─ /v1/keys, /v1/images, /v1/upgrade
 //! ```
 
 use std::{any::Any, collections::BTreeMap, sync::Arc};
@@ -32,6 +32,7 @@ use crate::{
         supervised::{self, Supervised},
     },
     http::{
+        head::bounded_head,
         reply::{Failure, ok},
         request_id::request_id,
     },
@@ -70,10 +71,12 @@ pub(crate) fn app(
         .merge(supervised::router(supervised))
         .nest("/v1/keys", keys::router().with_state(keys))
         .nest("/v1/upgrade", upgrade::router().with_state(upgrades))
-        .layer(from_fn_with_state(Arc::clone(&auth), require_key));
+        .layer(from_fn_with_state(Arc::clone(&auth), require_key))
+        .layer(from_fn(bounded_head));
     let named: Router<Engine> = named::router(engine.clone())
         .layer(catalog)
-        .layer(from_fn_with_state(auth, require_key));
+        .layer(from_fn_with_state(auth, require_key))
+        .layer(from_fn(bounded_head));
     Router::new()
         .merge(keyed)
         .merge(named::with_bare_errors(named))

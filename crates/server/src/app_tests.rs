@@ -1,6 +1,7 @@
 //! The routes as clients meet them, over a fake host.
 
 mod access;
+mod heads;
 mod sandboxes;
 mod snapshots;
 

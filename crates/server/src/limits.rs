@@ -8,6 +8,18 @@ pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Longest time a client may take to send the head of a request.
 pub(crate) const HEAD_READ_MAX: Duration = Duration::from_secs(15);
 
+/// Longest path and query of a request, bytes. One that is longer than 64 KiB is not even read.
+pub(crate) const ADDRESS_BYTES_MAX: usize = 16 * 1024;
+
+/// Headers of a request.
+pub(crate) const HEADERS_MAX: usize = 100;
+
+/// So many are read, to refuse them with a reason.
+pub(crate) const HEADERS_READ_MAX: usize = 512;
+
+/// Names and values of a request's headers, bytes.
+pub(crate) const HEADERS_BYTES_MAX: usize = 64 * 1024;
+
 /// Open connections; more wait in the kernel's accept queue.
 pub(crate) const CONNECTIONS_MAX: usize = 8192;
 

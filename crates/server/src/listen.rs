@@ -19,7 +19,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     http::stall::StallIo,
-    limits::{CONNECTIONS_MAX, HEAD_READ_MAX, PEER_SILENCE_MAX, STALL_MAX, UNSENT_BYTES_MAX},
+    limits::{
+        CONNECTIONS_MAX, HEAD_READ_MAX, HEADERS_READ_MAX, PEER_SILENCE_MAX, STALL_MAX,
+        UNSENT_BYTES_MAX,
+    },
 };
 
 /// Accepts until `stop`; connections are tracked by `connections` and end soon after `stop`.
@@ -70,7 +73,8 @@ async fn serve(
     let mut builder = Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_READ_MAX);
+        .header_read_timeout(HEAD_READ_MAX)
+        .max_headers(HEADERS_READ_MAX);
     let io = TokioIo::new(StallIo::new(stream, STALL_MAX));
     let connection = builder
         .serve_connection(io, TowerToHyperService::new(app))

@@ -1,9 +1,10 @@
-//! HTTP as every dialect uses it: envelopes, bodies, queries, request ids, slow sockets.
+//! HTTP as every dialect uses it: envelopes, heads, bodies, queries, request ids, slow sockets.
 //!
 //! axum's own rejections are plain text, which the vendor's clients can't read; everything here
 //! answers with the envelope instead.
 
 pub mod extract;
+pub(crate) mod head;
 pub(crate) mod lines;
 pub mod reply;
 pub mod request_id;
