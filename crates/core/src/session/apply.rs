@@ -126,8 +126,28 @@ impl Session {
 
     fn apply_update(&mut self, spec: &SessionSpec) {
         self.spec_version += 1;
+        self.keep_grace(spec);
         self.spec = Arc::new(spec.clone());
         self.follow_desired_state();
+    }
+
+    /// An attempt that doesn't live on under a new specification ends by the grace of its own.
+    fn keep_grace(&mut self, new: &SessionSpec) {
+        let grace = self.spec.lifecycle.stop_grace_seconds;
+        let lives_on =
+            new.lifecycle.desired_state == DesiredState::Running && self.spec.same_process(new);
+        match &mut self.stage {
+            Stage::Starting(_) | Stage::Running(_) if lives_on => {}
+            Stage::Starting(live) | Stage::Running(live) | Stage::Stopping(live, _) => {
+                live.grace_seconds.get_or_insert(grace);
+            }
+            Stage::Pending
+            | Stage::Backoff { .. }
+            | Stage::Stopped
+            | Stage::Exited
+            | Stage::Failed
+            | Stage::Suspended => {}
+        }
     }
 
     fn set_desired_state(&mut self, state: DesiredState) {

@@ -151,6 +151,10 @@ pub(super) struct Live {
     /// Its input ended.
     #[n(4)]
     pub(super) input_closed: bool,
+    /// The grace of the specification that it was started by, once another has taken its place and
+    /// ends it; none while the session's own holds.
+    #[n(5)]
+    pub(super) grace_seconds: Option<u32>,
 }
 
 /// The stop that is under way.

@@ -37,6 +37,7 @@ struct Process {
 struct Ending {
     why: &'static str,
     since: Duration,
+    grace: Duration,
     killed: bool,
     then: Option<&'static str>,
 }
@@ -165,6 +166,7 @@ impl Model {
             process.ending = Some(Ending {
                 why,
                 since,
+                grace: self.rules.grace,
                 killed: false,
                 then: None,
             });
@@ -250,7 +252,7 @@ impl Model {
         if rules.desired && too_old && (!runs || changes) {
             return Err(Refused);
         }
-        self.rules = rules;
+        let before = std::mem::replace(&mut self.rules, rules);
         let mut told = vec!["updated".to_owned()];
         if !self.rules.desired {
             self.obey_stop(&mut told);
@@ -261,6 +263,10 @@ impl Model {
             }
         } else {
             self.obey_start(&mut told);
+        }
+        // What it ends was begun under the rules before.
+        if let Some(ending) = self.ending().filter(|_| runs) {
+            ending.grace = before.grace;
         }
         Ok(told)
     }

@@ -44,7 +44,7 @@ impl Session {
             }
             Stage::Running(_) => earliest([self.idle_due(), self.lifetime_due()]),
             Stage::Stopping(_, stop) if stop.escalated => None,
-            Stage::Stopping(_, stop) => Some(stop.since + self.spec.lifecycle.stop_grace()),
+            Stage::Stopping(live, stop) => Some(stop.since + self.grace(live)),
             Stage::Backoff { due } => earliest([Some(*due), self.lifetime_due()]),
             Stage::Pending | Stage::Stopped | Stage::Exited | Stage::Failed | Stage::Suspended => {
                 None
@@ -103,6 +103,13 @@ impl Session {
         let mut decision = Decision::none();
         self.expire(&mut decision, expiry);
         decision
+    }
+
+    fn grace(&self, live: &Live) -> Duration {
+        let own = live
+            .grace_seconds
+            .map(|seconds| Duration::from_secs(seconds.into()));
+        own.unwrap_or_else(|| self.spec.lifecycle.stop_grace())
     }
 
     fn patience(&self, live: &Live) -> Patience {

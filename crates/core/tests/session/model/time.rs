@@ -111,7 +111,7 @@ impl Model {
             Some(Process {
                 ending: Some(ending),
                 ..
-            }) => (!ending.killed).then(|| wall(ending.since + rules.grace)),
+            }) => (!ending.killed).then(|| wall(ending.since + ending.grace)),
             Some(process) => {
                 let waits = process.up.filter(|_| process.ready.is_none());
                 let patience = match rules.ready {

@@ -158,3 +158,48 @@ fn the_name_of_a_named_session_stays() {
         "#]],
     );
 }
+
+/// It was killed after the grace of the specification that took the place of its own.
+#[test]
+fn an_attempt_ends_by_the_grace_of_its_own_specification() {
+    check(
+        "create grace=5; started; update command=other grace=1; +1s; +4s; exit sig9; \
+         started; update command=other grace=1 desired=stopped; +1s",
+        &expect![[r#"
+            create grace=5 created, starting#1(created) → spawn#1 | starting
+            started        started#1, ready#1 | running
+            update command=other grace=1 updated, stopping#1(spec_replaced) → term | stopping
+            +1s            - | stopping
+            +4s            escalated → kill | stopping
+            exit sig9      exited#1(spec_replaced), starting#2(spec_updated) → spawn#2 | starting
+            started        started#2, ready#2 | running
+            update command=other grace=1 desired=stopped updated, stopping#2(desired_state_stopped) → term | stopping
+            +1s            escalated → kill | stopping
+        "#]],
+    );
+    // A stop that is under way keeps its grace.
+    check(
+        "create grace=5; started; stop; update grace=1; +4s; update grace=9; +1s",
+        &expect![[r#"
+            create grace=5 created, starting#1(created) → spawn#1 | starting
+            started        started#1, ready#1 | running
+            stop           desired(stopped), stopping#1(desired_state_stopped) → term | stopping
+            update grace=1 updated | stopping
+            +4s            - | stopping
+            update grace=9 updated | stopping
+            +1s            escalated → kill | stopping
+        "#]],
+    );
+    // One that lives on under a new specification has that one's.
+    check(
+        "create grace=1; started; update grace=5; stop; +1s; +4s",
+        &expect![[r#"
+            create grace=1 created, starting#1(created) → spawn#1 | starting
+            started        started#1, ready#1 | running
+            update grace=5 updated | running
+            stop           desired(stopped), stopping#1(desired_state_stopped) → term | stopping
+            +1s            - | stopping
+            +4s            escalated → kill | stopping
+        "#]],
+    );
+}
