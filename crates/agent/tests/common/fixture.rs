@@ -3,21 +3,22 @@
 //!
 //! Its listening socket is kept by the keeper, so a caller that comes while it is dead waits.
 
+mod words;
+
 use std::{
-    io::{self, Read, Write},
+    io::{self, Write},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::net::{UnixListener, UnixStream},
+        unix::net::UnixListener,
     },
     path::PathBuf,
     sync::{Arc, Condvar, Mutex},
 };
 
-use minicbor::{Decode, Encode};
 use outlive_agent::{
     account::Credentials,
     inherit::Inheritance,
-    keeper::{KeeperClient, KeeperStatus, Label},
+    keeper::{KeeperClient, Label},
     process::{
         Attempt, AttemptKey, ExecOutcome, OutputSink, Pump, SinkError, SourceEnd, SourceId,
         SpawnRequest, Spawned, Spawner,
@@ -32,99 +33,7 @@ use outlive_core::{
     spec::{Io, Terminal},
 };
 
-/// What a test asks. Asking twice is as good as once.
-#[derive(Debug, Clone, Encode, Decode)]
-pub enum Do {
-    /// Start an attempt; answer `Pid` or `NotStarted`.
-    #[n(0)]
-    Start {
-        #[n(0)]
-        name: String,
-        #[n(1)]
-        argv: Vec<String>,
-        #[n(2)]
-        tty: bool,
-        #[n(3)]
-        cwd: String,
-        #[n(4)]
-        env: Vec<(String, String)>,
-    },
-    /// Wait for its end; answer `Ended`.
-    #[n(1)]
-    Wait(#[n(0)] String),
-    /// Write to it; answer `Done`.
-    #[n(2)]
-    Input {
-        #[n(0)]
-        name: String,
-        #[cbor(n(1), with = "minicbor::bytes")]
-        data: Vec<u8>,
-    },
-    /// Close its input; answer `Done`.
-    #[n(3)]
-    CloseInput(#[n(0)] String),
-    /// Kill its tree; answer `Done`.
-    #[n(4)]
-    Kill(#[n(0)] String),
-    /// Answer `Keeper`.
-    #[n(5)]
-    Keeper,
-    /// Replace the keeper by itself; answer `Done`.
-    #[n(6)]
-    Reexec,
-    /// Replace the executable; answer `Done`, then this supervisor ends.
-    #[n(7)]
-    Upgrade(#[n(0)] String),
-    /// End; answer `Done`.
-    #[n(8)]
-    Leave,
-    /// Answer `Names` of the attempts that are there.
-    #[n(9)]
-    List,
-    /// Answer `Mode`.
-    #[n(10)]
-    Mode,
-    /// Make the process of an attempt and leave it at its gate; answer `Pid`.
-    #[n(11)]
-    StartShut(#[n(0)] String),
-}
-
-/// What it answers.
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub enum Did {
-    #[n(0)]
-    Done,
-    #[n(1)]
-    Pid(#[n(0)] u32),
-    #[n(2)]
-    NotStarted(#[n(0)] String),
-    #[n(3)]
-    Ended(#[n(0)] ExitStatus),
-    #[n(4)]
-    Keeper(#[n(0)] KeeperStatus),
-    #[n(5)]
-    Failed(#[n(0)] String),
-    #[n(6)]
-    Names(#[n(0)] Vec<String>),
-    #[n(7)]
-    Splices(#[n(0)] bool),
-}
-
-/// Sends one message.
-pub fn send<M: Encode<()>>(socket: &mut UnixStream, message: &M) -> io::Result<()> {
-    let bytes = minicbor::to_vec(message).map_err(io::Error::other)?;
-    socket.write_all(&u32::try_from(bytes.len()).unwrap().to_le_bytes())?;
-    socket.write_all(&bytes)
-}
-
-/// Receives one message.
-pub fn receive<M: for<'b> Decode<'b, ()>>(socket: &mut UnixStream) -> io::Result<M> {
-    let mut length = [0; 4];
-    socket.read_exact(&mut length)?;
-    let mut bytes = vec![0; usize::try_from(u32::from_le_bytes(length)).unwrap()];
-    socket.read_exact(&mut bytes)?;
-    minicbor::decode(&bytes).map_err(io::Error::other)
-}
+pub use words::{Did, Do, receive, send};
 
 /// Output of one attempt: a file a stream, whose length is all there is to know.
 struct Files {
