@@ -7,6 +7,7 @@ mod order;
 mod reading;
 mod socket;
 mod sockets;
+mod streams;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
