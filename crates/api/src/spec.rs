@@ -189,7 +189,8 @@ pub struct LifecycleSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0)]
     pub max_lifetime_seconds: Option<i64>,
-    /// Between the stop signal and the kill; default 10.
+    /// Between the stop signal and the kill; default 10. An attempt that an update ends has that of
+    /// the specification before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = Int32, minimum = 0)]
     pub stop_grace_period_seconds: Option<i64>,
