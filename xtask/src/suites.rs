@@ -26,7 +26,7 @@ const KILLS_LONG: u32 = 500;
 const CASE_WORKERS: &str = "4";
 
 /// Debian packages that sandboxes of the image `host` and the suites use.
-const DEBIAN_PACKAGES: [(&str, &str); 11] = [
+const DEBIAN_PACKAGES: [(&str, &str); 12] = [
     ("/usr/bin/ip", "iproute2"),
     ("/usr/bin/perl", "perl-base"),
     ("/usr/bin/python3", "python3"),
@@ -38,6 +38,7 @@ const DEBIAN_PACKAGES: [(&str, &str); 11] = [
     ("/usr/bin/zstd", "zstd"),
     ("/usr/bin/curl", "curl"),
     ("/usr/sbin/nft", "nftables"),
+    ("/sbin/mkfs.btrfs", "btrfs-progs"),
 ];
 
 /// Builds the binaries that all suites drive, the agent in the form in which it is shipped.

@@ -36,12 +36,13 @@ use crate::{
     clock::monotonic,
     launch::{
         c_string,
+        quota::{Counted, disk_of},
         step::{Fail, Step, failure},
     },
     limits::{COPY_DEPTH_MAX, COPY_NEWS_EVERY, COPY_PIECE_BYTES, COPY_STACK_BYTES},
 };
 
-/// What of a sandbox's directory is its disk.
+/// What of a sandbox's directory is its disk; it may lie in the part that is counted.
 const PARTS: [&str; 2] = ["upper", "files"];
 /// A longer path is cut where it is told.
 const SHOWN_PATH_BYTES_MAX: usize = 256;
@@ -113,6 +114,15 @@ impl<T: FnMut(&CopyNews) -> std::io::Result<()>> Copier<T> {
     fn run(&mut self, config: &CopyConfig) -> Step<()> {
         let from = open_dir(CWD, &c_string(&config.from)?, "the source")?;
         let to = open_dir(CWD, &c_string(&config.to)?, "the copy")?;
+        let counted = if config.counted {
+            Counted::Yes
+        } else {
+            Counted::No
+        };
+        let (from, to) = (
+            disk_of(from.as_fd(), Counted::No)?,
+            disk_of(to.as_fd(), counted)?,
+        );
         for part in PARTS {
             let name = c_string(part)?;
             let source = match openat(&from, &name, DIRECTORY, Mode::empty()) {

@@ -14,7 +14,7 @@ pub fn main(supervisor: Face) -> ExitCode {
     } else {
         complain(
             "usage: outlive-agent \
-             launch|sweep|tidy|tidy-groups|egress|limit|copy|probe|enter|version\n",
+             launch|sweep|tidy|tidy-groups|egress|limit|copy|drop|probe|enter|version\n",
         );
         ExitCode::from(2)
     }
@@ -38,6 +38,7 @@ pub fn find(supervisor: Face) -> Option<(String, Face)> {
                 "copy" => copy::main,
                 "egress" => launch::egress,
                 "limit" => launch::limit,
+                "drop" => launch::drop_disks,
                 "probe" => probe::main,
                 "enter" => rootless::main,
                 "version" => version,

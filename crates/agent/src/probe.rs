@@ -14,6 +14,8 @@
 //!   idmap_usr      ok | reason                 /usr can be shown through other ids
 //!   landlock       ok | what it keeps | reason  what runs as our user can't trace or signal us
 //!   bridge         ok | reason                 sandboxes can have a network of their own
+//!   disk_quota     btrfs ID | reason           the file system of the folder that is named as an
+//!                                              argument can limit what a sandbox writes
 //!   weaker         TIER: one sentence; repeated
 //!   off            one sentence; repeated
 //! ```
@@ -21,11 +23,12 @@
 use std::{
     io::{self, Read as _},
     os::fd::AsFd,
+    path::{Path, PathBuf},
 };
 
 use outlive_api::launch::{IdRange, IsolationTier};
 use rustix::{
-    fs::CWD,
+    fs::{CWD, Mode, OFlags, open},
     mount::{OpenTreeFlags, open_tree},
     pipe::{PipeFlags, SpliceFlags, pipe_with, splice},
     process::{WaitId, WaitIdOptions, waitid},
@@ -41,9 +44,10 @@ use crate::{
     sys::{self, Forked},
 };
 
-/// Prints the report.
+/// Prints the report; the argument is the folder that a server keeps its data in.
 pub fn main() -> anyhow::Result<()> {
-    rustix::io::write(rustix::stdio::stdout(), report().as_bytes())?;
+    let data = std::env::args_os().nth(2).map(PathBuf::from);
+    rustix::io::write(rustix::stdio::stdout(), report(data.as_deref()).as_bytes())?;
     Ok(())
 }
 
@@ -72,7 +76,7 @@ impl Report {
     }
 }
 
-fn report() -> String {
+fn report(data: Option<&Path>) -> String {
     let mut report = Report::default();
     isolation(&mut report);
     control_groups(&mut report);
@@ -97,6 +101,7 @@ fn report() -> String {
         probe_bridge().map(ok),
         Some("network `bridge`: sandboxes reach nothing, or the host's network"),
     );
+    report.tried("disk_quota", probe_quota(data), None);
     report.text()
 }
 
@@ -288,6 +293,33 @@ fn probe_splice() -> io::Result<()> {
     } else {
         Err(refused("a byte got lost"))
     }
+}
+
+/// Whether the file system of this folder, or of where it is to be made, counts what lies in
+/// subvolumes, and we may limit them. Nothing is tried: what was made for that would be counted for
+/// half a minute more.
+fn probe_quota(data: Option<&Path>) -> io::Result<String> {
+    let data = data.ok_or_else(|| refused("no folder was named"))?;
+    let there = data.ancestors().find(|folder| folder.is_dir());
+    let there = there.ok_or_else(|| refused("there is no such folder"))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = open(there, flags, Mode::empty())?;
+    let id = sys::btrfs_id(folder.as_fd())?
+        .ok_or_else(|| refused("the server's data lie on a file system without, not on btrfs"))?;
+    let off = || {
+        let folder = there.display();
+        io::Error::other(format!("quotas are off on the btrfs of {folder}"))
+    };
+    match std::fs::read_to_string(format!("/sys/fs/btrfs/{id}/qgroups/enabled")) {
+        Ok(text) if text.trim() == "1" => {}
+        Ok(_) => return Err(off()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(off()),
+        Err(e) => return Err(e),
+    }
+    if Standing::here()? != Standing::Root {
+        return Err(refused("needs root of the machine"));
+    }
+    Ok(format!("btrfs {id}"))
 }
 
 /// Makes a child, reaps it, and asks its pidfd afterwards.

@@ -65,6 +65,7 @@ fn directories_nested_for_ever_are_refused_in_words_whatever_may_be_open() {
             from: from.path().to_str().unwrap().to_owned(),
             to: to.path().to_str().unwrap().to_owned(),
             ids: None,
+            counted: false,
         };
         let told = last_word(limit, &config);
         let CopyNews::TooDeep(message) = told else {

@@ -31,8 +31,8 @@ pub struct LaunchConfig {
     /// Which runtime of it.
     #[n(1)]
     pub generation: Generation,
-    /// The sandbox's directory on the host, absolute: `state/`, `own/`, `upper/`, `work/` lie in
-    /// it.
+    /// The sandbox's directory on the host, absolute: `state/`, `own/` and its disk lie in it.
+    /// The disk is `upper/` and `work/`, or those in `disk/`, which its file system counts.
     #[n(2)]
     pub directory: String,
     /// How far its processes are kept apart.
@@ -69,6 +69,9 @@ pub struct LaunchConfig {
     #[n(13)]
     #[cbor(default)]
     pub copied_sessions: CopiedSessions,
+    /// What its file system sees to, where it counts what lies on a disk.
+    #[n(14)]
+    pub quota: Option<Quota>,
 }
 
 impl LaunchConfig {
@@ -82,6 +85,15 @@ pub struct TidyConfig {
     /// The directory of this server's sandboxes, absolute: one directory for each.
     #[n(0)]
     pub sandboxes: String,
+}
+
+/// What `outlive-agent drop` is told: directories whose disk goes, where its file system counts it.
+/// One that is full can't be removed file by file.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct DropConfig {
+    /// Absolute.
+    #[n(0)]
+    pub directories: Vec<String>,
 }
 
 /// What to do with sessions of another sandbox.
@@ -161,6 +173,15 @@ pub struct Limits {
     /// Processes and threads where nobody asked: enforced if that can be, else told as off.
     #[n(3)]
     pub pids_wished: Option<u32>,
+}
+
+/// What a file system that counts lets a workload write. A disk that was made where it did not
+/// count is not counted later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Encode, Decode)]
+pub struct Quota {
+    /// Bytes.
+    #[n(0)]
+    pub bytes_max: Option<u64>,
 }
 
 /// What `outlive-agent limit` answers.

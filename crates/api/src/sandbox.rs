@@ -225,9 +225,10 @@ pub struct Disk {
     /// What lay on it when it was measured last; left out before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
-    /// Whether that is too much: the sandbox then stands still.
+    /// Whether that is too much: the sandbox then stands still. Never with a `quota`.
     pub full: bool,
-    /// `checked`: it is measured now and then, so that more may lie on it for a moment.
+    /// `quota`: its file system lets nobody write more. `checked`: it is measured now and then, so
+    /// that more may lie on it for a moment.
     pub enforced_by: String,
 }
 

@@ -32,7 +32,7 @@ pub(crate) async fn enter(
     let Ok(agent) = doctor::agent(agent) else {
         return Ok(()); // Without it nothing runs, as the server says with the next step.
     };
-    let found = doctor::probe(&agent).await?;
+    let found = doctor::probe(&agent, None).await?;
     let may_enter = found
         .iter()
         .any(|(key, value)| key == "userns" && value.starts_with("enter:"));

@@ -13,6 +13,7 @@ fn config(from: &Path, to: &Path) -> CopyConfig {
         from: from.to_str().unwrap().to_owned(),
         to: to.to_str().unwrap().to_owned(),
         ids: None,
+        counted: false,
     }
 }
 

@@ -4,15 +4,12 @@
 //!   DIRECTORY/          agent's, 0700
 //!     state/            agent's, 0700: socket, journals, exits, keeper.pid, agent.log
 //!     own/              what the image says differently for this sandbox, root's
-//!     upper/{root,usr}  the workload's changes
+//!     upper/{root,usr}  the workload's changes; both may lie in `disk/`, see `quota`
 //!     work/{root,usr}   overlayfs's own
 //!     files/            home in the runtimes without namespaces
 //! ```
 
-use std::{
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::Path,
-};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use outlive_api::launch::{IdRange, LaunchConfig, RuntimeKind};
 use outlive_journal::remove_tree;
@@ -21,12 +18,17 @@ use rustix::fs::{
     openat, statat,
 };
 
-use super::step::{Fail, Step, failure};
+use super::{
+    quota::{self, Counted},
+    step::{Fail, Step, failure},
+};
 
 /// The directories that a launch needs open.
 pub(super) struct Dirs {
     pub(super) sandbox: OwnedFd,
     pub(super) state: OwnedFd,
+    /// What `upper` and `work` lie in.
+    pub(super) disk: OwnedFd,
 }
 
 /// Makes what is missing, and gives each directory its owner.
@@ -44,9 +46,15 @@ pub(super) fn prepare(config: &LaunchConfig) -> Step<Dirs> {
         .step("closing the sandbox's directory to others")?;
     let state = make_dir(sandbox.as_fd(), "state")?;
     fchmod(&state, Mode::from_raw_mode(0o700)).step("closing the state directory to others")?;
+    let counted = match (config.runtime, config.quota) {
+        (RuntimeKind::Namespace, Some(_)) => Counted::Yes,
+        (RuntimeKind::Namespace | RuntimeKind::TwoUid | RuntimeKind::Process, _) => Counted::No,
+    };
+    let disk = quota::disk_of(sandbox.as_fd(), counted)?;
     match (config.runtime, config.ids) {
         (RuntimeKind::Namespace, Some(ids)) => {
-            give_to_namespaces(&sandbox, &state, ids)?;
+            quota::loosen(config, sandbox.as_fd(), disk.as_fd())?;
+            give_to_namespaces(&sandbox, &state, &disk, ids)?;
             empty_tmp(config)?;
         }
         (RuntimeKind::TwoUid, Some(ids)) => {
@@ -63,7 +71,11 @@ pub(super) fn prepare(config: &LaunchConfig) -> Step<Dirs> {
         }
         (RuntimeKind::Process, _) => drop(make_dir(sandbox.as_fd(), "files")?),
     }
-    Ok(Dirs { sandbox, state })
+    Ok(Dirs {
+        sandbox,
+        state,
+        disk,
+    })
 }
 
 /// Who else may pass through the sandbox's directory: without namespaces, the workload has to.
@@ -82,12 +94,19 @@ fn give_tree(dir: &OwnedFd, id: u32) -> Step<()> {
     chown_tree(dir.as_fd(), id)
 }
 
-fn give_to_namespaces(sandbox: &OwnedFd, state: &OwnedFd, ids: IdRange) -> Step<()> {
-    fchown(sandbox, Some(uid(ids.first)), Some(gid(ids.first)))
-        .step("giving the directory to the agent")?;
+fn give_to_namespaces(
+    sandbox: &OwnedFd,
+    state: &OwnedFd,
+    disk: &OwnedFd,
+    ids: IdRange,
+) -> Step<()> {
+    for dir in [sandbox, disk] {
+        fchown(dir, Some(uid(ids.first)), Some(gid(ids.first)))
+            .step("giving the directory to the agent")?;
+    }
     give_tree(state, ids.first)?;
     for part in ["upper", "work"] {
-        let parent = make_dir(sandbox.as_fd(), part)?;
+        let parent = make_dir(disk.as_fd(), part)?;
         fchown(&parent, Some(uid(ids.first)), Some(gid(ids.first)))
             .step("giving the disk to the agent")?;
         for layer in ["root", "usr"] {
@@ -110,7 +129,7 @@ fn give_to_namespaces(sandbox: &OwnedFd, state: &OwnedFd, ids: IdRange) -> Step<
 /// What an earlier generation left in `/tmp` goes; the rest of the disk is kept. Below is the
 /// image's own, empty `/tmp`.
 fn empty_tmp(config: &LaunchConfig) -> Step<()> {
-    let tmp = Path::new(&config.directory).join("upper/root/tmp");
+    let tmp = quota::path_of_disk(config).join("upper/root/tmp");
     remove_tree(&tmp).step("emptying /tmp")
 }
 

@@ -15,6 +15,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{
     cgroups::{FOLDER, WORK, places_of},
+    quota,
     step::{Fail, Step, failure},
 };
 use crate::process::cgroup::{
@@ -138,15 +139,24 @@ type Before<'g> = (BorrowedFd<'g>, &'static str, String);
 pub(super) fn change(config: &LaunchConfig) -> Step<Limited> {
     let groups = groups_of(config)?;
     let mut before = Vec::new();
+    let back = |before: Vec<Before<'_>>, step: &str| {
+        for (group, file, text) in before.into_iter().rev() {
+            write_file(group, file, text.as_bytes()).step(step)?;
+        }
+        Ok(())
+    };
     let limits = wanted(config.limits);
     for limit in limits.into_iter().chain(lifted(config.limits)) {
         let step = format!("limiting {}", limit.controller);
         if let Err(error) = set(&limit, &groups, &mut before) {
-            for (group, file, text) in before.into_iter().rev() {
-                write_file(group, file, text.as_bytes()).step(&step)?;
-            }
+            back(before, &step)?;
             return Ok(Limited::Refused(failure(&step, &why(&error))));
         }
+    }
+    // Nothing can keep it from being changed but a file system that stopped to count.
+    if let Err(refused) = quota::change(config) {
+        back(before, "limiting the disk")?;
+        return Ok(Limited::Refused(refused));
     }
     Ok(Limited::Done)
 }

@@ -26,6 +26,7 @@ mod namespaces;
 mod nested;
 mod network;
 mod plain;
+pub(crate) mod quota;
 mod root;
 pub(crate) mod step;
 mod two_uid;
@@ -36,6 +37,7 @@ pub(crate) use namespaces::user_namespace;
 pub(crate) use nested::{ONE_ID, rehearse};
 pub(crate) use network::probe as probe_bridge;
 pub use network::tidy;
+pub use quota::drop_disks;
 pub(crate) use root::enter as enter_root;
 pub(crate) use two_uid::probe as probe_two_uid;
 
@@ -183,7 +185,7 @@ fn launch(config: &LaunchConfig) -> Step<Launched> {
         reports: &reports,
     };
     let started = match config.runtime {
-        RuntimeKind::Namespace => nested::start(&ground, &dirs.sandbox),
+        RuntimeKind::Namespace => nested::start(&ground, &dirs.sandbox, &dirs.disk),
         RuntimeKind::Process => plain::start(&ground),
         RuntimeKind::TwoUid => two_uid::start(&ground),
     };
@@ -200,7 +202,9 @@ fn launch(config: &LaunchConfig) -> Step<Launched> {
         .step("keeping the state directory")?;
     // Our copy of the write end: only the keeper's must be left.
     drop(ground);
-    match wait_until_ready(&reports) {
+    let ready = wait_until_ready(&reports);
+    let (directory, disk) = (dirs.sandbox.as_fd(), dirs.disk.as_fd());
+    match ready.and_then(|()| quota::tighten(config, directory, disk)) {
         Ok(()) => {}
         Err(failure) => {
             match sys::pidfd_signal(started.pidfd.as_fd(), 9) {

@@ -47,7 +47,7 @@ pub(crate) const ONE_ID: &str = "ids: one for everything; inside there is only r
 
 /// Detached mounts that only the host's root can make.
 pub(super) struct Layers {
-    /// The sandbox's directory, for `upper` and `work`.
+    /// The directory that `upper` and `work` lie in.
     pub(super) disk: OwnedFd,
     /// Read-only layers of the root, topmost first.
     pub(super) lowers: Vec<OwnedFd>,
@@ -55,7 +55,7 @@ pub(super) struct Layers {
     pub(super) usr: Option<OwnedFd>,
 }
 
-pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeeper> {
+pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd, disk: &OwnedFd) -> Step<StartedKeeper> {
     let config = ground.config;
     let ids = config
         .ids
@@ -64,7 +64,7 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd) -> Step<StartedKeepe
     // Its maker needs a moment, in which there is enough to do.
     let sandbox_group = ground.cgroups.sandbox();
     let in_cgroup = sandbox_group.map(CgroupNamespace::begin).transpose()?;
-    let layers = layers(ground, sandbox, ids, &mut off)?;
+    let layers = layers(ground, (sandbox, disk), ids, &mut off)?;
     if config.network == NetworkMode::Bridge && names::of_host(config.network).is_none() {
         off.push(NO_NAMES.to_owned());
     }
@@ -124,7 +124,7 @@ fn accompany(ground: &Ground<'_>, ids: IdRange, pid: u32, go: &OwnedFd) -> Step<
 
 fn layers(
     ground: &Ground<'_>,
-    sandbox: &OwnedFd,
+    (sandbox, disk): (&OwnedFd, &OwnedFd),
     ids: IdRange,
     off: &mut Vec<String>,
 ) -> Step<Layers> {
@@ -133,7 +133,7 @@ fn layers(
         None => Some(UserNamespace::begin(ids.workload(), ids.workload_count())?),
         Some(_) => None,
     };
-    let disk = detach(sandbox.as_fd(), "", OpenTreeFlags::AT_EMPTY_PATH)?;
+    let disk = detach(disk.as_fd(), "", OpenTreeFlags::AT_EMPTY_PATH)?;
     image::write_own(sandbox.as_fd(), config, ids)?;
     let mut lowers = vec![detach(sandbox.as_fd(), "own", OpenTreeFlags::empty())?];
     let usr = match &config.image {

@@ -6,6 +6,7 @@
     reason = "raw system calls; every block says why it is sound"
 )]
 
+mod btrfs;
 mod fork;
 mod namespaces;
 mod signals;
@@ -19,6 +20,7 @@ use std::{
 };
 
 pub use self::{
+    btrfs::{btrfs_id, create_subvolume, is_subvolume, limit_subvolume, remove_subvolume},
     fork::{Forked, exec_fd, exit_now, fork, fork_into, fork_single_threaded, pointers},
     namespaces::{
         enter_cgroup_namespace, idmap_mount, loopback_up, mount_read_only, pivot_root_here, setns,

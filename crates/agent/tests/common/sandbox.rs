@@ -55,6 +55,7 @@ pub fn config(kind: RuntimeKind, directory: &Path) -> LaunchConfig {
         limits: Limits::default(),
         way_out: None,
         copied_sessions: CopiedSessions::Refuse,
+        quota: None,
     }
 }
 

@@ -193,6 +193,7 @@ impl Sandbox {
             limits: Limits::default(),
             way_out: None,
             copied_sessions: CopiedSessions::Refuse,
+            quota: None,
         };
         change(&mut config);
         let launched = start(wrapper, &config);

@@ -16,6 +16,10 @@ pub struct CopyConfig {
     /// The host ids of the source and of the copy; files of the first are given to the second.
     #[n(2)]
     pub ids: Option<(IdRange, IdRange)>,
+    /// Whether the copy is made so that its file system counts what lies in it.
+    #[n(3)]
+    #[cbor(default)]
+    pub counted: bool,
 }
 
 /// What it says meanwhile, each with four bytes of length (little-endian) before it; the last is

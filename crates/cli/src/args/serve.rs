@@ -98,6 +98,11 @@ pub struct Demo {
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
 pub struct Doctor {
+    /// Folder for everything that the server keeps, for what its file system can [default: that of
+    /// `serve`].
+    #[arg(long, env = "OUTLIVE_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+
     /// The `outlive-agent` program [default: beside this program].
     #[arg(long, env = "OUTLIVE_AGENT", value_name = "FILE")]
     pub agent: Option<PathBuf>,

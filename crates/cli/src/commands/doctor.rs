@@ -15,13 +15,14 @@ use tokio::process::Command;
 
 use crate::{
     args::{Format, serve::Doctor},
+    config::default_data_dir,
     error::{Failure, Result},
     limits::PROBE_MAX,
     output::{fields, print},
 };
 
 /// What is looked at, in the order of the report: key, and what it is for.
-const LOOKED_AT: [(&str, &str); 11] = [
+const LOOKED_AT: [(&str, &str); 12] = [
     ("userns", "user namespaces"),
     ("two_uid", "a user each for agent and commands"),
     ("cgroup2", "freeze and kill as a whole"),
@@ -33,12 +34,14 @@ const LOOKED_AT: [(&str, &str); 11] = [
     ("idmap_usr", "idmapped mounts"),
     ("landlock", "no tracing of the agent, nor signals to it"),
     ("bridge", "networks of their own for sandboxes"),
+    ("disk_quota", "disk limits by the file system"),
 ];
 
 /// Prints the report.
 pub async fn run(args: &Doctor, format: Format) -> Result<()> {
     let agent = agent(args.agent.as_deref())?;
-    let report = report(&probe(&agent).await?, &agent);
+    let data = args.data.clone().or_else(default_data_dir);
+    let report = report(&probe(&agent, data.as_deref()).await?, &agent);
     print(format, &report, people)
 }
 
@@ -60,10 +63,12 @@ pub(crate) fn agent(named: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Has the agent look at this machine: its answers, one key may come several times.
-pub(crate) async fn probe(agent: &Path) -> Result<Vec<(String, String)>> {
+/// Has the agent look at this machine, and at where a server keeps its data: its answers, one key
+/// may come several times.
+pub(crate) async fn probe(agent: &Path, data: Option<&Path>) -> Result<Vec<(String, String)>> {
     let run = Command::new(agent)
         .arg("probe")
+        .args(data)
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();
@@ -144,19 +149,21 @@ fn report(found: &[(String, String)], agent: &Path) -> Value {
 }
 
 /// What to do about it, where that is one command.
-fn remedy(key: &str, found: &str) -> Option<&'static str> {
+fn remedy(key: &str, found: &str) -> Option<String> {
     let is = |words: &str| found.contains(words);
-    if is("`nft`") {
-        Some("apt-get install nftables")
+    let command = if is("`nft`") {
+        "apt-get install nftables"
     } else if is("`newuidmap`") || is("`newgidmap`") {
-        Some("apt-get install uidmap")
+        "apt-get install uidmap"
     } else if is("grants this user none") {
-        Some("sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 \"$USER\"")
+        "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 \"$USER\""
     } else if key.starts_with("cgroup") && (is("Permission denied") || is("not delegated")) {
-        Some("systemd-run --user -p Delegate=yes outlive serve")
+        "systemd-run --user -p Delegate=yes outlive serve"
     } else {
-        None
-    }
+        let (_, folder) = found.split_once("quotas are off on the btrfs of ")?;
+        return Some(format!("sudo btrfs quota enable '{folder}'"));
+    };
+    Some(command.to_owned())
 }
 
 fn people(report: &Value) -> String {
@@ -293,6 +300,18 @@ mod tests {
             "apt-get install nftables"
         );
         assert_eq!(report["looked_at"]["landlock"].get("next"), None);
+    }
+
+    #[test]
+    fn a_disk_that_could_be_counted_is_told_how() {
+        let told = |found: &str| {
+            let text = format!("isolation=nested\ndisk_quota={found}\n");
+            people(&report(&parse(&text), Path::new("a")))
+        };
+        let off = told("no: quotas are off on the btrfs of /srv/my data");
+        assert!(off.contains("btrfs quota enable '/srv/my data'"), "{off}");
+        assert!(!told("btrfs 0-1").contains("quota enable"));
+        assert!(!told("no: not on btrfs").contains("quota enable"));
     }
 
     #[test]

@@ -60,6 +60,11 @@ impl Host {
         self.lacks("bridge").is_none()
     }
 
+    /// The btrfs whose quotas hold what lies in the data folder.
+    pub(super) fn quotas(&self) -> Option<&str> {
+        self.answers.get("disk_quota")?.strip_prefix("btrfs ")
+    }
+
     /// Refuses what runtimes that show the host as it is can't give here, or anywhere.
     pub(super) fn admit_host(
         &self,

@@ -10,6 +10,7 @@ mod layers;
 mod limits;
 mod network;
 mod program;
+mod remove;
 mod told;
 
 use std::{
@@ -29,7 +30,7 @@ use outlive_api::{
     network::NetworkMode,
 };
 use outlive_core::id::SandboxId;
-use outlive_journal::{remove_tree, replace_path};
+use outlive_journal::replace_path;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +43,7 @@ use super::{
     RuntimeFuture, Start, Started, Whose,
     host::{Host, admit_user},
     open_files::held_open,
+    quota::Quotas,
     tier::{Otherwise, backend, enough, reached_by, weaker},
     usage::{Usage, usage},
 };
@@ -92,6 +94,8 @@ pub(crate) struct LauncherRuntime {
     pool: Cidr,
     /// What the agent found out about this host.
     able: Host,
+    /// What the file system of the data folder does.
+    quotas: Quotas,
     /// Set once the host turned out to lack what `namespace` needs.
     fell_back: AtomicBool,
     /// What the newest launch reached.
@@ -108,7 +112,7 @@ impl LauncherRuntime {
         pool: Cidr,
     ) -> Self {
         let agent = Program::new(agent);
-        let able = match agent.probe().await {
+        let able = match agent.probe(places.root()).await {
             Ok(able) => able,
             Err(error) => {
                 tracing::error!(%error, "what this host can do is unknown; nothing beyond the least is promised");
@@ -125,6 +129,7 @@ impl LauncherRuntime {
             host,
             choice,
             pool,
+            quotas: Quotas::of(&able),
             able,
             fell_back: AtomicBool::new(falls_back),
             isolation: Mutex::new(None),
@@ -174,6 +179,7 @@ impl LauncherRuntime {
             image,
             network: self.network_of(kind, start.config),
             pool: self.pool,
+            quota: self.quota_of(kind, start.config)?,
             place: &place,
         })?;
         let message = encoded(&config)?;
@@ -251,6 +257,7 @@ impl Runtime for LauncherRuntime {
         let kind = self.kind();
         let tier = reached_by(kind);
         let disk_limit = match kind {
+            RuntimeKind::Namespace if self.quotas.are_right() => Some("quota"),
             RuntimeKind::Namespace => Some("checked"),
             RuntimeKind::Process | RuntimeKind::TwoUid => None,
         };
@@ -382,6 +389,10 @@ impl Runtime for LauncherRuntime {
         Box::pin(self.copy_disk(from, to, progress, give_up))
     }
 
+    fn has_quota(&self, sandbox: &SandboxId, in_force: Option<u64>) -> bool {
+        self.quotas.hold(&self.places.of(sandbox), in_force)
+    }
+
     fn usage<'a>(&'a self, sandbox: &'a SandboxId, entries_max: u64) -> RuntimeFuture<'a, Usage> {
         Box::pin(async move {
             // `/tmp` lies in it, too.
@@ -411,8 +422,7 @@ impl Runtime for LauncherRuntime {
             let place = self.places.of_disk(whose);
             // Whoever still copies to it would make anew what is removed.
             Self::find(&place).await?;
-            let dir = place.dir().to_owned();
-            blocking(move || remove_tree(&dir).map_err(file("removing", &dir))).await?
+            remove::remove(&self.agent, place.dir().to_owned()).await
         })
     }
 }

@@ -11,6 +11,7 @@ mod launcher;
 mod open_files;
 mod place;
 mod progress;
+mod quota;
 mod tier;
 mod usage;
 
@@ -260,6 +261,12 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
         progress: &'a Progress,
         give_up: &'a CancellationToken,
     ) -> RuntimeFuture<'a, Copied>;
+
+    /// Whether its file system keeps a sandbox from writing more than it may; else that is measured.
+    /// So many bytes are in force where it runs.
+    fn has_quota(&self, _sandbox: &SandboxId, _in_force: Option<u64>) -> bool {
+        false
+    }
 
     /// Counts what a sandbox has on its disk, up to so many files.
     fn usage<'a>(&'a self, sandbox: &'a SandboxId, entries_max: u64) -> RuntimeFuture<'a, Usage>;

@@ -78,7 +78,18 @@ impl Place {
 
     /// What its workload wrote, in the runtime `namespace`.
     pub(crate) fn disk(&self) -> PathBuf {
-        self.dir.join("upper")
+        let counted = self.counted();
+        let around = if counted.is_dir() {
+            &counted
+        } else {
+            &self.dir
+        };
+        around.join("upper")
+    }
+
+    /// What that lies in where the file system counts it.
+    pub(crate) fn counted(&self) -> PathBuf {
+        self.dir.join("disk")
     }
 
     /// All journals.

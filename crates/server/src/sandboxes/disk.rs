@@ -1,5 +1,5 @@
-//! How full disks are. Where no file system counts for us, disks with a limit are measured, one
-//! after another, and a sandbox that has more than it may stands still.
+//! How full disks are. Disks with a limit are measured, one after another. Where no file system
+//! counts for us, a sandbox that has more than it may stands still; else it is for show only.
 //!
 //! ```text
 //!   due? ─► measure (a thread of its own) ─► over, or fits again ─► the sandbox's task
@@ -72,6 +72,43 @@ impl Gauge {
     }
 }
 
+/// Who sees to a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Enforced {
+    /// The file system: nothing more can be written, and nobody has to stand still.
+    Quota,
+    /// We do, by looking now and then.
+    Checked,
+}
+
+impl Enforced {
+    /// Of this sandbox; what has no limit is not asked about.
+    pub(super) fn on(engine: &Engine, record: &SandboxRecord) -> Self {
+        let in_force = match record.state.observed {
+            Observed::Running | Observed::Frozen | Observed::Freezing | Observed::Thawing => {
+                limit_of(record)
+            }
+            Observed::Starting
+            | Observed::Releasing
+            | Observed::Released
+            | Observed::Failed
+            | Observed::Deleting => None,
+        };
+        if engine.shared.runtime.has_quota(&record.id, in_force) {
+            Self::Quota
+        } else {
+            Self::Checked
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Quota => "quota",
+            Self::Checked => "checked",
+        }
+    }
+}
+
 /// What a sandbox may have, in bytes.
 fn limit_of(record: &SandboxRecord) -> Option<u64> {
     bytes_of(record.config.resources.as_ref()?.disk.as_ref()?)
@@ -87,8 +124,11 @@ fn is_over(limit: u64, used: Usage) -> bool {
 }
 
 /// How long until it is measured again.
-fn pause(limit: u64, used: Usage, took: Duration) -> Duration {
-    let room = limit.saturating_sub(used.bytes);
+fn pause(enforced: Enforced, limit: u64, used: Usage, took: Duration) -> Duration {
+    let room = match enforced {
+        Enforced::Quota => u64::MAX,
+        Enforced::Checked => limit.saturating_sub(used.bytes),
+    };
     let filled_in = Duration::from_secs(room / DISK_GROWTH_PER_SECOND);
     filled_in
         .clamp(DISK_MEASURE_EVERY_MIN, DISK_MEASURE_EVERY_MAX)
@@ -96,13 +136,17 @@ fn pause(limit: u64, used: Usage, took: Duration) -> Duration {
 }
 
 /// What a client is told.
-pub(super) fn shown(record: &SandboxRecord, gauge: Option<&Gauge>) -> Option<Disk> {
+pub(super) fn shown(
+    record: &SandboxRecord,
+    gauge: Option<&Gauge>,
+    enforced: Enforced,
+) -> Option<Disk> {
     let limit = record.config.resources.as_ref()?.disk.clone()?;
     Some(Disk {
         limit,
         used_bytes: gauge.and_then(|gauge| Some(gauge.known().used?.bytes)),
         full: record.state.known.disk_full,
-        enforced_by: "checked".to_owned(),
+        enforced_by: enforced.as_str().to_owned(),
     })
 }
 
@@ -147,9 +191,11 @@ async fn look_at(engine: &Engine, sandbox: &Arc<Sandbox>) {
     let took = began.elapsed();
     match measured {
         Ok(used) => {
-            let due = Instant::now() + pause(limit, used, took);
+            let enforced = Enforced::on(engine, &record);
+            let due = Instant::now() + pause(enforced, limit, used, took);
             sandbox.gauge().learn(used, due, rest);
-            let told = match (is_over(limit, used), record.state.known.disk_full) {
+            let over = enforced == Enforced::Checked && is_over(limit, used);
+            let told = match (over, record.state.known.disk_full) {
                 (true, _) => Some(DiskIs::Over),
                 (false, true) => Some(DiskIs::Fitting),
                 (false, false) => None,
@@ -201,13 +247,20 @@ mod tests {
     fn the_less_room_is_left_the_sooner_it_is_measured_again() {
         const GIB: u64 = 1 << 30;
         let quick = Duration::from_millis(1);
-        let pauses = [0, 90, 99, 100].map(|gib| pause(100 * GIB, used(gib * GIB), quick));
+        let checked = Enforced::Checked;
+        let pauses = [0, 90, 99, 100].map(|gib| pause(checked, 100 * GIB, used(gib * GIB), quick));
         assert_eq!(pauses[0], DISK_MEASURE_EVERY_MAX);
         assert!(pauses.is_sorted_by(|one, next| one >= next), "{pauses:?}");
         assert_eq!(pauses[3], DISK_MEASURE_EVERY_MIN);
+        // Nothing is up to us where the file system counts.
+        let counted = pause(Enforced::Quota, GIB, used(GIB), quick);
+        assert_eq!(counted, DISK_MEASURE_EVERY_MAX);
         // One that takes long is measured rarely, however full it is.
         let slow = Duration::from_secs(10);
-        assert_eq!(pause(GIB, used(GIB), slow), slow * DISK_MEASURE_SHARE);
+        assert_eq!(
+            pause(checked, GIB, used(GIB), slow),
+            slow * DISK_MEASURE_SHARE
+        );
     }
 
     #[test]

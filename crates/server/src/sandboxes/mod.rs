@@ -33,7 +33,9 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use self::handle::{Sandbox, Snapshot};
-use self::{activity::Activity, config::SandboxConfig, snapshots::Uses, task::Task};
+use self::{
+    activity::Activity, config::SandboxConfig, disk::Enforced, snapshots::Uses, task::Task,
+};
 use crate::{
     agents::tails::Tails,
     clock,
@@ -306,7 +308,8 @@ impl Engine {
     pub(crate) fn disk(&self, record: &SandboxRecord) -> Option<Disk> {
         let sandboxes = self.shared.sandboxes.read();
         let sandboxes = sandboxes.unwrap_or_else(PoisonError::into_inner);
-        disk::shown(record, sandboxes.get(&record.id).map(|one| one.gauge()))
+        let gauge = sandboxes.get(&record.id).map(|one| one.gauge());
+        disk::shown(record, gauge, Enforced::on(self, record))
     }
 
     /// What the backend can do.

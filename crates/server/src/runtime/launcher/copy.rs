@@ -19,18 +19,26 @@ use std::{
 };
 
 use outlive_api::launch::{Copied, CopyConfig, CopyNews, RuntimeKind};
-use outlive_journal::{remove_tree, sync_directory};
+use outlive_journal::sync_directory;
 use tokio::{io::AsyncReadExt as _, process::Child};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     super::{Disk, Place, Progress, Restore, RestoreError, RuntimeError, Whose, usage::usage},
-    LauncherRuntime, blocking, encoded, file, launcher_failed, locked_log, path_text, tell,
+    LauncherRuntime, blocking, encoded, file, launcher_failed, locked_log, path_text,
+    program::Program,
+    remove::remove,
+    tell,
 };
 use crate::{ids, limits::LAUNCH_ANSWER_BYTES_MAX};
 
-/// What of a disk takes the place of the same part, and what overlayfs keeps beside it.
-const PARTS: [(&str, Option<&str>); 2] = [("upper", Some("work")), ("files", None)];
+/// What of a copy takes whose place: the same part, and what overlayfs keeps beside it. A disk that
+/// its file system counts takes the place of one that is measured, and the other way round.
+const PARTS: [(&str, &[&str]); 3] = [
+    ("upper", &["work", "disk", "upper"]),
+    ("disk", &["work", "upper", "disk"]),
+    ("files", &["files"]),
+];
 
 impl LauncherRuntime {
     pub(super) async fn copy_disk(
@@ -42,8 +50,12 @@ impl LauncherRuntime {
     ) -> Result<Copied, RuntimeError> {
         let place = self.places.of_disk(to.whose);
         let log = locked_log(&place)?;
-        self.copy_into(from, (place.dir(), to.slot), log, progress, give_up)
-            .await
+        let counted = match to.whose {
+            Whose::Sandbox(_) => self.counts(),
+            Whose::Snapshot(_) => false, // Nobody writes to it.
+        };
+        let to = (place.dir(), to.slot, counted);
+        self.copy_into(from, to, log, progress, give_up).await
     }
 
     pub(super) async fn restore_disk(
@@ -58,7 +70,7 @@ impl LauncherRuntime {
         let whole = place.restored(snapshot);
         // A copier of a server before works on the draft.
         let log = locked_log(&place).map_err(RestoreError::Unsure)?;
-        let copied = if finish_earlier(&place, &whole).await? {
+        let copied = if finish_earlier(&self.agent, &place, &whole).await? {
             Copied::default()
         } else {
             let from = Disk {
@@ -67,9 +79,9 @@ impl LauncherRuntime {
             };
             let draft = place.draft();
             let copying = async {
-                new_draft(&draft).await?;
+                new_draft(&self.agent, &draft).await?;
                 let copied = self
-                    .copy_into(from, (&draft, slot), log, progress, give_up)
+                    .copy_into(from, (&draft, slot, self.counts()), log, progress, give_up)
                     .await?;
                 publish(&draft, &whole)?;
                 Ok(copied)
@@ -77,21 +89,28 @@ impl LauncherRuntime {
             match copying.await {
                 Ok(copied) => copied,
                 Err(error) => {
-                    if let Err(left) = remove(draft).await {
+                    if let Err(left) = remove(&self.agent, draft).await {
                         tracing::error!(%sandbox, error = %left, "half a copy is left until the next restore");
                     }
                     return Err(RestoreError::Untouched(error));
                 }
             }
         };
-        swap(&place, whole).await.map_err(RestoreError::Unsure)?;
+        swap(&self.agent, &place, whole)
+            .await
+            .map_err(RestoreError::Unsure)?;
         Ok(copied)
+    }
+
+    /// Whether a copy that will be written to is made so that its file system counts it.
+    fn counts(&self) -> bool {
+        self.kind() == RuntimeKind::Namespace && self.quotas.are_on()
     }
 
     async fn copy_into(
         &self,
         from: Disk<'_>,
-        (to, slot): (&Path, u16),
+        (to, slot, counted): (&Path, u16, bool),
         log: fs::File,
         progress: &Progress,
         give_up: &CancellationToken,
@@ -105,6 +124,7 @@ impl LauncherRuntime {
                 }
                 RuntimeKind::Process => None,
             },
+            counted,
         };
         let message = encoded(&config)?;
         let mut child = self
@@ -153,7 +173,7 @@ impl LauncherRuntime {
 }
 
 /// Finishes what a restore before left whole; tells whether it was this one.
-async fn finish_earlier(place: &Place, ours: &Path) -> Result<bool, RestoreError> {
+async fn finish_earlier(agent: &Program, place: &Place, ours: &Path) -> Result<bool, RestoreError> {
     let left = place
         .all_restored()
         .map_err(file("reading", place.dir()))
@@ -163,15 +183,17 @@ async fn finish_earlier(place: &Place, ours: &Path) -> Result<bool, RestoreError
         if whole == ours {
             is_whole = true;
         } else {
-            swap(place, whole).await.map_err(RestoreError::Unsure)?;
+            swap(agent, place, whole)
+                .await
+                .map_err(RestoreError::Unsure)?;
         }
     }
     Ok(is_whole)
 }
 
 /// An empty draft, whatever was left of another.
-async fn new_draft(draft: &Path) -> Result<(), RuntimeError> {
-    remove(draft.to_owned()).await?;
+async fn new_draft(agent: &Program, draft: &Path) -> Result<(), RuntimeError> {
+    remove(agent, draft.to_owned()).await?;
     DirBuilder::new()
         .mode(0o700)
         .create(draft)
@@ -186,30 +208,22 @@ fn publish(draft: &Path, whole: &Path) -> Result<(), RuntimeError> {
 }
 
 /// Every part of the copy takes the place of the old one. May be begun again at any point.
-async fn swap(place: &Place, whole: PathBuf) -> Result<(), RuntimeError> {
-    let dir = place.dir().to_owned();
-    blocking(move || {
-        for (part, beside) in PARTS {
-            let (new, old) = (whole.join(part), dir.join(part));
-            match fs::symlink_metadata(&new) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // It is there.
-                Err(error) => return Err(file("looking at", &new)(error)),
-            }
-            for gone in beside.into_iter().chain([part]) {
-                let gone = dir.join(gone);
-                remove_tree(&gone).map_err(file("removing", &gone))?;
-            }
-            rename(&new, &old).map_err(file("naming", &old))?;
+async fn swap(agent: &Program, place: &Place, whole: PathBuf) -> Result<(), RuntimeError> {
+    let dir = place.dir();
+    for (part, places) in PARTS {
+        let (new, old) = (whole.join(part), dir.join(part));
+        match fs::symlink_metadata(&new) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // It is there.
+            Err(error) => return Err(file("looking at", &new)(error)),
         }
-        sync_directory(&dir).map_err(file("syncing", &dir))?;
-        remove_tree(&whole).map_err(file("removing", &whole))
-    })
-    .await?
-}
-
-async fn remove(path: PathBuf) -> Result<(), RuntimeError> {
-    blocking(move || remove_tree(&path).map_err(file("removing", &path))).await?
+        for gone in places {
+            remove(agent, dir.join(gone)).await?;
+        }
+        rename(&new, &old).map_err(file("naming", &old))?;
+    }
+    sync_directory(dir).map_err(file("syncing", dir))?;
+    remove(agent, whole).await
 }
 
 #[expect(
@@ -272,6 +286,11 @@ mod tests {
 
     use super::{super::super::Places, *};
 
+    /// It has nothing to do where no file system counts.
+    fn agent() -> Program {
+        Program::new(PathBuf::from("/no/such/agent"))
+    }
+
     /// A sandbox's directory whose disk says `old`, with a whole copy that says `new`.
     fn half_restored() -> (tempfile::TempDir, Place, PathBuf) {
         let data = tempfile::tempdir().unwrap();
@@ -313,17 +332,35 @@ mod tests {
         for cut in cuts {
             let (_data, place, whole) = half_restored();
             cut(place.dir(), &whole);
-            assert!(finish_earlier(&place, &whole).await.unwrap());
-            swap(&place, whole).await.unwrap();
+            assert!(finish_earlier(&agent(), &place, &whole).await.unwrap());
+            swap(&agent(), &place, whole).await.unwrap();
             assert_restored(&place);
         }
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_is_counted_and_one_that_is_not_take_each_others_place() {
+        let (_data, place, whole) = half_restored();
+        let counted = whole.join("disk");
+        fs::create_dir(&counted).unwrap();
+        rename(&whole.join("upper"), &counted.join("upper")).unwrap();
+        swap(&agent(), &place, whole.clone()).await.unwrap();
+        let text = || fs::read_to_string(place.disk().join("root/text")).unwrap();
+        assert!(place.disk().starts_with(place.counted()));
+        assert!(!place.dir().join("upper").exists() && !place.dir().join("work").exists());
+        assert_eq!(text(), "new");
+        fs::create_dir_all(whole.join("upper/root")).unwrap();
+        fs::write(whole.join("upper/root/text"), "newer").unwrap();
+        swap(&agent(), &place, whole).await.unwrap();
+        assert!(!place.counted().exists());
+        assert_eq!(text(), "newer");
     }
 
     #[tokio::test]
     async fn a_restore_to_another_snapshot_finishes_the_one_before_it() {
         let (_data, place, _whole) = half_restored();
         let other = place.restored(&SnapshotId::from_bits(3));
-        assert!(!finish_earlier(&place, &other).await.unwrap());
+        assert!(!finish_earlier(&agent(), &place, &other).await.unwrap());
         assert_restored(&place);
     }
 
@@ -332,7 +369,7 @@ mod tests {
         let (_data, place, _whole) = half_restored();
         let draft = place.draft();
         fs::create_dir_all(draft.join("upper")).unwrap();
-        new_draft(&draft).await.unwrap();
+        new_draft(&agent(), &draft).await.unwrap();
         assert_eq!(fs::read_dir(&draft).unwrap().count(), 0);
     }
 }

@@ -34,10 +34,11 @@ impl Program {
         Self { path }
     }
 
-    /// Has the agent look at the host.
-    pub(super) async fn probe(&self) -> io::Result<Host> {
+    /// Has the agent look at the host, and at where data are kept.
+    pub(super) async fn probe(&self, data: &Path) -> io::Result<Host> {
         let run = Command::new(&self.path)
             .arg("probe")
+            .arg(data)
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .output();

@@ -5,7 +5,7 @@ use std::{fs, io, path::Path};
 use outlive_api::{
     launch::{
         Cidr, CopiedSessions, Egress, Image, LaunchConfig, Limits, Link,
-        NetworkMode as LaunchNetwork, RuntimeKind, User, WayOut,
+        NetworkMode as LaunchNetwork, Quota, RuntimeKind, User, WayOut,
     },
     network::NetworkMode,
 };
@@ -30,6 +30,8 @@ pub(super) struct Plan<'a> {
     pub(super) network: NetworkMode,
     /// Addresses of this server's sandboxes.
     pub(super) pool: Cidr,
+    /// What its file system sees to.
+    pub(super) quota: Option<Quota>,
     pub(super) place: &'a Place,
 }
 
@@ -81,6 +83,7 @@ pub(super) fn launch_config(plan: Plan<'_>) -> Result<LaunchConfig, RuntimeError
         cwd: of_image.and_then(|of| of.cwd.clone()).unwrap_or_default(),
         limits: limits(start.config)?,
         copied_sessions: CopiedSessions::Refuse,
+        quota: plan.quota,
         way_out: match plan.network {
             NetworkMode::None | NetworkMode::Host => None,
             NetworkMode::Bridge => Some(WayOut {
@@ -90,6 +93,19 @@ pub(super) fn launch_config(plan: Plan<'_>) -> Result<LaunchConfig, RuntimeError
                 link: Link::Open,
             }),
         },
+    })
+}
+
+/// What its workload may write.
+pub(super) fn quota(config: &SandboxConfig) -> Result<Quota, RuntimeError> {
+    let asked = config
+        .resources
+        .as_ref()
+        .and_then(|asked| asked.disk.as_ref());
+    let unreadable = || RuntimeError::Limits("resources.disk is unreadable".to_owned());
+    let bytes = asked.map(|text| bytes_of(text).ok_or_else(unreadable));
+    Ok(Quota {
+        bytes_max: bytes.transpose()?,
     })
 }
 

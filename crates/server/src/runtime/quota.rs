@@ -1,0 +1,164 @@
+//! Whether the file system of the data folder counts what sandboxes write, and holds them to it.
+//!
+//! The agent found out once on which file system that is; whether its quotas are on is looked up
+//! every time, since they can be turned off under a server that runs. A disk that was made while
+//! they were off stays one that is measured.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
+use super::{Place, host::Host};
+
+/// The inode of a subvolume's root, on btrfs; directories of other file systems have it by chance.
+const SUBVOLUME_ROOT: u64 = 256;
+/// `STATX_SUBVOL` of Linux 6.10: the number of a subvolume.
+const STATX_SUBVOLUME: u32 = 0x8000;
+/// `BTRFS_QGROUP_LIMIT_MAX_RFER`.
+const MAX_REFERENCED: u64 = 1;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Quotas {
+    /// The file that says whether they are on; nothing where the file system has none.
+    switch: Option<PathBuf>,
+}
+
+impl Quotas {
+    /// As the agent found them.
+    pub(super) fn of(host: &Host) -> Self {
+        let switch = |id: &str| Path::new("/sys/fs/btrfs").join(id).join("qgroups/enabled");
+        Self {
+            switch: host.quotas().map(switch),
+        }
+    }
+
+    /// Whether new disks are counted.
+    pub(super) fn are_on(&self) -> bool {
+        self.says("enabled", "1")
+    }
+
+    /// Whether what is counted is right, too: after some changes the kernel counts no more until
+    /// somebody has it count everything anew.
+    pub(super) fn are_right(&self) -> bool {
+        self.are_on() && self.says("inconsistent", "0")
+    }
+
+    fn says(&self, name: &str, wanted: &str) -> bool {
+        let Some(switch) = &self.switch else {
+            return false;
+        };
+        match fs::read_to_string(switch.with_file_name(name)) {
+            Ok(text) => text.trim() == wanted,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false, // They were turned off.
+            Err(error) => {
+                tracing::warn!(%error, "whether quotas are on is unknown; they are taken to be off");
+                false
+            }
+        }
+    }
+
+    /// Whether the disk of this place is counted, or will be once it is made. Where a limit is in
+    /// force it is looked up, too: limits go when quotas are turned off, and don't come back with
+    /// them.
+    pub(super) fn hold(&self, place: &Place, in_force: Option<u64>) -> bool {
+        if !self.are_right() {
+            return false;
+        }
+        if !is_counted(place.dir()) {
+            // What is there already is measured.
+            return !place.disk().exists() && !place.counted().exists();
+        }
+        in_force.is_none_or(|bytes| self.are_in_force(place, bytes))
+    }
+
+    /// Whether a disk that is counted is held to so many bytes.
+    pub(super) fn are_in_force(&self, place: &Place, bytes: u64) -> bool {
+        match self.limit_on(&place.counted()) {
+            Limit::Unknown => true,
+            Limit::None => false,
+            Limit::Bytes(found) => found <= bytes,
+        }
+    }
+
+    /// What the kernel says that it holds a subvolume to.
+    fn limit_on(&self, disk: &Path) -> Limit {
+        let subvolume = StatxFlags::from_bits_retain(STATX_SUBVOLUME);
+        let number = match statx(CWD, disk, AtFlags::SYMLINK_NOFOLLOW, subvolume) {
+            Ok(told) if told.stx_mask & STATX_SUBVOLUME != 0 => told.stx_subvol,
+            Ok(_) | Err(_) => return Limit::Unknown, // The kernel is older than 6.10.
+        };
+        let read = |file: &str| {
+            let group = self
+                .switch
+                .as_deref()?
+                .with_file_name(format!("0_{number}"));
+            fs::read_to_string(group.join(file)).ok()
+        };
+        let flags = read("limit_flags").unwrap_or_default();
+        let flags = u64::from_str_radix(flags.trim().trim_start_matches("0x"), 16);
+        let bytes = read("max_referenced").and_then(|text| text.trim().parse().ok());
+        match (flags, bytes) {
+            (Ok(flags), Some(bytes)) if flags & MAX_REFERENCED != 0 => Limit::Bytes(bytes),
+            (Ok(_) | Err(_), _) => Limit::None, // Nothing is promised of what can't be seen.
+        }
+    }
+}
+
+/// What is known of a subvolume's limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Limit {
+    Unknown,
+    None,
+    Bytes(u64),
+}
+
+/// Whether the disk in this directory is one that its file system can count: a subvolume, which is
+/// a device of its own.
+pub(super) fn is_counted(directory: &Path) -> bool {
+    let disk = fs::symlink_metadata(directory.join("disk"));
+    match (disk, fs::symlink_metadata(directory)) {
+        (Ok(disk), Ok(around)) => {
+            disk.is_dir() && disk.ino() == SUBVOLUME_ROOT && disk.dev() != around.dev()
+        }
+        (Err(_), _) | (_, Err(_)) => false, // There is none.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outlive_core::id::SandboxId;
+
+    use super::{super::Places, *};
+
+    #[test]
+    fn quotas_that_were_turned_off_hold_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Places::new(dir.path()).of(&SandboxId::from_bits(1));
+        fs::create_dir_all(place.dir()).unwrap();
+        let switch = dir.path().join("enabled");
+        let quotas = Quotas {
+            switch: Some(switch.clone()),
+        };
+        assert!(!quotas.hold(&place, Some(1)));
+        fs::write(&switch, "0\n").unwrap();
+        assert!(!quotas.hold(&place, Some(1)));
+        fs::write(&switch, "1\n").unwrap();
+        let inconsistent = switch.with_file_name("inconsistent");
+        fs::write(&inconsistent, "1\n").unwrap();
+        assert!(quotas.are_on() && !quotas.hold(&place, Some(1)));
+        fs::write(&inconsistent, "0\n").unwrap();
+        assert!(quotas.hold(&place, Some(1)), "its disk is still to be made");
+        // Made before they were on, or copied here from elsewhere.
+        fs::create_dir(place.disk()).unwrap();
+        assert!(!quotas.hold(&place, Some(1)));
+        fs::remove_dir(place.disk()).unwrap();
+        fs::create_dir(place.counted()).unwrap();
+        assert!(!quotas.hold(&place, Some(1)));
+        assert!(!Quotas::default().hold(&place, None));
+    }
+}
