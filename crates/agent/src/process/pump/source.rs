@@ -128,6 +128,15 @@ impl Flow {
             .saturating_add(self.held.len())
     }
 
+    /// Whether bytes are on their way between source and sink, of which epoll tells nothing.
+    pub(super) fn holds_some(&self) -> bool {
+        let spilled = match &self.kind {
+            Kind::Pipe(_) => 0,
+            Kind::Terminal { spill_read, .. } => ioctl_fionread(spill_read).unwrap_or(0),
+        };
+        spilled > 0 || !self.held.is_empty()
+    }
+
     /// Moves what is there, up to a turn's share.
     pub(super) fn turn(&mut self) -> Turn {
         match (self.fate, &self.kind) {

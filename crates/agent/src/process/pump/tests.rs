@@ -4,7 +4,10 @@ use std::{
     fs::File,
     io::Write,
     os::fd::AsFd,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::{
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc,
+    },
     time::Duration,
 };
 
@@ -65,6 +68,25 @@ impl OutputSink for Over {
     fn ended(&self, _: Stream, _: SourceEnd) {
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Takes frames of 48 KiB, and tells of each.
+#[derive(Debug)]
+struct Framed {
+    file: File,
+    moved: mpsc::Sender<usize>,
+}
+
+impl OutputSink for Framed {
+    fn append(&self, _: Stream, fill: &mut Fill<'_>) -> Result<usize, SinkError> {
+        fill(self.file.as_fd(), 0, 48 * 1024).map_err(SinkError::Source)
+    }
+
+    fn progress(&self, _: Stream, bytes: usize) {
+        self.moved.send(bytes).unwrap();
+    }
+
+    fn ended(&self, _: Stream, _: SourceEnd) {}
 }
 
 fn pipe() -> (Source, OwnedFd) {
@@ -194,4 +216,32 @@ fn a_source_is_discarded_once_its_last_bytes_have_room() {
 #[test]
 fn a_source_is_let_go_once_its_last_bytes_have_room() {
     ended_without_room(Then::Detach);
+}
+
+// A turn that was over just when the terminal fell silent left what it had taken in the spill
+// pipe, where nobody saw it before the program wrote again.
+#[test]
+fn the_end_of_a_flood_is_shown_though_its_turn_is_over() {
+    let (terminal, theirs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+    rustix::pipe::fcntl_setpipe_size(&terminal, 1 << 20).unwrap();
+    let (spill_read, spill_write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+    let source = Source::Terminal {
+        master: Arc::new(terminal),
+        spill_read,
+        spill_write,
+    };
+    // Six frames are more than a turn, and by then the spill pipe took a third of one ahead.
+    let flood = vec![b'y'; 304 * 1024];
+    File::from(theirs.try_clone().unwrap())
+        .write_all(&flood)
+        .unwrap();
+    let (moved, moves) = mpsc::channel();
+    let file = tempfile::tempfile().unwrap();
+    let pump = Pump::start().unwrap();
+    pump.attach(0, source, Arc::new(Framed { file, moved }))
+        .unwrap();
+    let mut shown = 0;
+    while shown < flood.len() {
+        shown += moves.recv_timeout(Duration::from_secs(30)).unwrap();
+    }
 }

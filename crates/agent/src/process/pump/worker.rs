@@ -1,7 +1,7 @@
 //! One pump thread: epoll, turns, and the little waiting that makes frames larger.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io,
     num::NonZeroU64,
     os::fd::{AsFd, OwnedFd},
@@ -29,12 +29,20 @@ use crate::{
 
 /// The epoll key of the mailbox; sources count from 1.
 const MAILBOX: u64 = 0;
+/// How many that are ready a thread takes at once.
+const READY_AT_ONCE: usize = 64;
+const AT_ONCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 pub(super) struct Worker {
     mailbox: Arc<Mailbox>,
     copying: Arc<AtomicBool>,
     epoll: OwnedFd,
     flows: HashMap<u64, Flow>,
+    /// Those whose turn was over before what they hold was moved: the next one is theirs.
+    owed: HashSet<u64>,
 }
 
 /// Whether the sink took what was moved.
@@ -65,6 +73,7 @@ impl Worker {
             copying,
             epoll,
             flows: HashMap::new(),
+            owed: HashSet::new(),
         })
     }
 
@@ -75,13 +84,7 @@ impl Worker {
         }
         let mut ready = Vec::new();
         loop {
-            match self.wait(&mut ready) {
-                Ok(()) => {}
-                Err(e) => {
-                    // Only a bug makes this fail; standing still would lose output in silence.
-                    fatal(&format!("pump: {e}"));
-                }
-            }
+            self.wait(&mut ready);
             if ready.contains(&MAILBOX) && self.commands() == Go::Home {
                 return;
             }
@@ -95,19 +98,31 @@ impl Worker {
         }
     }
 
-    fn wait(&self, ready: &mut Vec<u64>) -> io::Result<()> {
+    /// Waits until somebody is ready, or is owed a turn.
+    fn wait(&mut self, ready: &mut Vec<u64>) {
+        let span = (!self.owed.is_empty()).then_some(AT_ONCE);
+        self.look(ready, READY_AT_ONCE, span.as_ref());
+        for number in self.owed.drain() {
+            if !ready.contains(&number) {
+                ready.push(number);
+            }
+        }
+    }
+
+    /// Who is ready, so many at most.
+    fn look(&self, ready: &mut Vec<u64>, max: usize, span: Option<&Timespec>) {
         ready.clear();
-        let mut events = Vec::with_capacity(64);
-        match epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(&mut events),
-            None,
-        ) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
+        let mut events = Vec::with_capacity(max);
+        loop {
+            let room = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, room, span) {
+                Ok(_) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                // Only a bug makes this fail; standing still would lose output in silence.
+                Err(e) => fatal(&format!("pump: {e}")),
+            }
         }
         ready.extend(events.iter().map(|event| event.data.u64()));
-        Ok(())
     }
 
     /// Whether everything that is ready is a small piece of a flood.
@@ -135,7 +150,11 @@ impl Worker {
         }
         match turn {
             Turn::Moved(0) | Turn::Dry(0) => {}
-            Turn::Moved(_) | Turn::Dry(_) => flow.moved_at = sys::boot_clock(),
+            Turn::Dry(_) => flow.moved_at = sys::boot_clock(),
+            Turn::Moved(_) => {
+                flow.moved_at = sys::boot_clock();
+                self.owe(number);
+            }
             Turn::Full => {
                 flow.blocked = true;
                 self.unwatch(number);
@@ -146,6 +165,13 @@ impl Worker {
                     flow.sink.ended(flow.stream, end);
                 }
             }
+        }
+    }
+
+    /// Another turn, unless epoll tells when it is due.
+    fn owe(&mut self, number: u64) {
+        if self.flows.get(&number).is_some_and(Flow::holds_some) {
+            self.owed.insert(number);
         }
     }
 
@@ -227,11 +253,19 @@ impl Worker {
         tell(done);
     }
 
+    /// Only those that have something are asked for it: a hundred silent ones cost one call.
     fn drain_all(&mut self) {
-        let kept = |(number, flow): (&u64, &Flow)| (flow.fate == Fate::Kept).then_some(*number);
-        let numbers: Vec<_> = self.flows.iter().filter_map(kept).collect();
+        let mut numbers = Vec::new();
+        self.look(&mut numbers, self.flows.len() + 1, Some(&AT_ONCE));
+        numbers.extend(self.owed.drain());
+        // Those are not watched, and may have room by now.
+        let blocked = self.flows.iter().filter(|(_, flow)| flow.blocked);
+        numbers.extend(blocked.map(|(number, _)| *number));
         for number in numbers {
-            self.move_waiting(number);
+            let flow = self.flows.get(&number);
+            if flow.is_some_and(|flow| flow.fate == Fate::Kept) {
+                self.move_waiting(number);
+            }
         }
     }
 
@@ -247,6 +281,7 @@ impl Worker {
                     flow.moved_at = sys::boot_clock();
                     budget = budget.saturating_sub(n);
                     if budget == 0 {
+                        self.owe(number);
                         break;
                     }
                 }
