@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   freeze  gate shut, noted ─► session.paused ─► processes stand still ─► output, one sync
-//!   thaw    processes go on ─► gate open ─► session.resumed ─► note removed
+//!   thaw    processes go on ─► gate open ─► session.resumed ─► note blanked
 //! ```
 //! While the gate is shut no attempt starts and no call changes anything. The note outlives a
 //! supervisor: the next one finds the gate shut, goes on with the freeze, and never thaws by
@@ -10,8 +10,10 @@
 
 use std::{
     cell::Cell,
-    fs, io,
-    path::{Path, PathBuf},
+    fs::File,
+    io::{self, Read as _},
+    os::unix::fs::FileExt as _,
+    path::Path,
     rc::Rc,
 };
 
@@ -24,8 +26,10 @@ const NOTE: &str = "frozen";
 /// The gate and its note.
 #[derive(Debug)]
 pub(crate) struct Standstill {
-    note: PathBuf,
-    /// Whose standstill the note tells: another runtime's says nothing.
+    /// Written in place: to make and remove a file is to wait for whoever syncs the same disk.
+    note: File,
+    /// What it begins with as long as the gate is shut: whose standstill it tells. Another
+    /// runtime's says nothing.
     text: String,
     is_shut: Cell<bool>,
     is_complete: Cell<bool>,
@@ -42,13 +46,13 @@ impl Standstill {
         sandbox: &SandboxId,
         generation: Generation,
     ) -> io::Result<Rc<Self>> {
-        let note = state.join(NOTE);
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        let mut note = options.open(state.join(NOTE))?;
         let text = format!("{sandbox} {}\n", generation.0);
-        let is_shut = match fs::read_to_string(&note) {
-            Ok(found) => found == text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            Err(error) => return Err(error),
-        };
+        let mut found = Vec::new();
+        note.read_to_end(&mut found)?;
+        let is_shut = found.starts_with(text.as_bytes());
         Ok(Rc::new(Self {
             note,
             text,
@@ -77,7 +81,7 @@ impl Standstill {
 
     /// Shuts the gate, for supervisors to come too.
     pub(crate) fn shut(&self) -> io::Result<()> {
-        fs::write(&self.note, &self.text)?;
+        self.note.write_all_at(self.text.as_bytes(), 0)?;
         self.set(true);
         Ok(())
     }
@@ -94,10 +98,7 @@ impl Standstill {
 
     /// Every session goes on: a supervisor to come finds the gate open.
     pub(crate) fn forget(&self) -> io::Result<()> {
-        match fs::remove_file(&self.note) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            outcome => outcome,
-        }
+        self.note.write_all_at(&vec![b' '; self.text.len()], 0)
     }
 
     /// How often the gate moved: a span of time with the same number was not interrupted.
@@ -148,5 +149,7 @@ mod tests {
         assert!(find(&one, first).is_shut(), "a thaw that was cut short");
         next.forget().unwrap();
         assert!(!find(&one, first).is_shut());
+        find(&one, first.next()).shut().unwrap();
+        assert!(find(&one, first.next()).is_shut() && !find(&one, first).is_shut());
     }
 }
