@@ -32,9 +32,10 @@ use outlive_core::{
     time::Timestamp,
 };
 use sqlx::{
-    ConnectOptions, QueryBuilder, Sqlite, SqlitePool,
+    ConnectOptions, QueryBuilder, Sqlite, SqliteConnection, SqlitePool,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
+use tokio::sync::Mutex;
 
 pub(super) use self::rows::{Columns, number};
 use self::{
@@ -57,8 +58,9 @@ const SANDBOX_COLUMNS: &str = "id, owner, template, config, desired, observed, w
 #[derive(Debug)]
 pub(crate) struct SqliteStore {
     pool: SqlitePool,
-    /// The one connection that writes sandboxes.
-    sandboxes: SqlitePool,
+    /// The one connection that writes sandboxes. No pool has it: a pool wakes two threads more for
+    /// each write, to ask whether a file is still there.
+    sandboxes: Mutex<SqliteConnection>,
     log: Log,
     /// For what must be written on a full disk, too.
     reserve: Option<Arc<Reserve>>,
@@ -76,11 +78,12 @@ impl SqliteStore {
             .foreign_keys(true)
             .busy_timeout(BUSY_WAIT_MAX)
             .disable_statement_logging();
-        let pool = connections(CONNECTIONS_MAX, options.clone()).await?;
+        let pool = connections(options.clone()).await?;
         sqlx::migrate!("./migrations/sqlite").run(&pool).await?;
+        let unsynced = options.synchronous(SqliteSynchronous::Normal);
         Ok(Self {
             pool,
-            sandboxes: connections(1, options.synchronous(SqliteSynchronous::Normal)).await?,
+            sandboxes: Mutex::new(unsynced.connect().await?),
             log: Log::of(path),
             reserve: None,
         })
@@ -153,7 +156,7 @@ impl SqliteStore {
         .bind(record.isolation.map(IsolationTier::name))
         .bind(record.owner.as_str())
         .bind(i64::from(owned_max))
-        .execute(&self.sandboxes)
+        .execute(&mut *self.sandboxes.lock().await)
         .await;
         match done {
             Ok(done) if done.rows_affected() == 1 => {
@@ -192,7 +195,7 @@ impl SqliteStore {
         .bind(record.state.restoring.as_ref().map(SnapshotId::as_str))
         .bind(record.isolation.map(IsolationTier::name))
         .bind(record.id.as_str())
-        .execute(&self.sandboxes)
+        .execute(&mut *self.sandboxes.lock().await)
         .await?;
         Ok(())
     }
@@ -271,7 +274,7 @@ impl Store for SqliteStore {
         Box::pin(self.insist(move || async move {
             sqlx::query("DELETE FROM sandboxes WHERE id = ?")
                 .bind(id.as_str())
-                .execute(&self.sandboxes)
+                .execute(&mut *self.sandboxes.lock().await)
                 .await?;
             self.sync().await
         }))
@@ -370,9 +373,9 @@ fn conditions(query: &mut QueryBuilder<Sqlite>, owner: &Owner, filter: &SandboxF
     }
 }
 
-async fn connections(most: u32, options: SqliteConnectOptions) -> Result<SqlitePool, sqlx::Error> {
+async fn connections(options: SqliteConnectOptions) -> Result<SqlitePool, sqlx::Error> {
     SqlitePoolOptions::new()
-        .max_connections(most)
+        .max_connections(CONNECTIONS_MAX)
         .min_connections(1)
         .acquire_timeout(BUSY_WAIT_MAX)
         // A connection to a file doesn't break while nobody uses it.
