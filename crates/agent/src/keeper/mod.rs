@@ -23,11 +23,22 @@ mod client;
 mod handover;
 mod run;
 mod store;
+mod supervisor;
 mod wire;
 
 pub use client::{KeeperClient, KeeperError, Kept};
 pub use handover::{Handover, KEEPER_TITLE, Place, SupervisorHandover};
 pub(crate) use handover::{sealed_copy, sealed_memory};
-pub use run::{KEEPER_FD_ENV, SUPERVISOR_TITLE, main};
+pub use run::main;
 pub(crate) use store::decode_exits;
+pub use supervisor::{KEEPER_FD_ENV, SUPERVISOR_TITLE};
+pub(crate) use supervisor::{Supervisor, allow_open_files};
 pub use wire::{ExitRecord, KeeperStatus, Label};
+
+/// One line to standard error, which the launcher led into `agent.log`.
+fn log(line: &str) {
+    let line = format!("keeper: {line}\n");
+    match rustix::io::write(rustix::stdio::stderr(), line.as_bytes()) {
+        Ok(_) | Err(_) => {} // There is no other place to say it.
+    }
+}

@@ -3,22 +3,18 @@
 mod asks;
 
 use std::{
-    ffi::CString,
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     time::Duration,
 };
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::{FdFlags, fcntl_setfd},
-    net::{AddressFamily, SocketFlags, SocketType, socketpair},
-    process::{Resource, Rlimit, getrlimit, setrlimit},
-};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
-    handover::{Handover, Place, SupervisorHandover, VERSION},
+    handover::{Handover, Place, VERSION},
+    log,
     store::{Exits, Store},
+    supervisor::{Supervisor, allow_open_files},
     wire::{Answer, ExitRecord, send},
 };
 use crate::{
@@ -27,13 +23,8 @@ use crate::{
         SUPERVISOR_BACKOFF_MAX, SUPERVISOR_BACKOFF_SERVED_MAX, SUPERVISOR_LIFE_SHORT,
         UPGRADE_CRASHES_MAX,
     },
-    sys::{self, Ended, Forked, Reap, WaitFor, wait_ended},
+    sys::{self, Ended, Reap, WaitFor, wait_ended},
 };
-
-/// `argv[0]` of a supervisor.
-pub const SUPERVISOR_TITLE: &str = "outlive-supervisor";
-/// Name of the variable that tells a supervisor which descriptor leads to its keeper.
-pub const KEEPER_FD_ENV: &str = "OUTLIVE_KEEPER_FD";
 
 /// Runs the keeper until the runtime ends.
 pub fn main() -> anyhow::Result<()> {
@@ -44,25 +35,10 @@ pub fn main() -> anyhow::Result<()> {
         // Any pid turns it on.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     }
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        },
-    )?;
+    allow_open_files()?;
     let mut keeper = Keeper::resume(handover)?;
     keeper.run()?;
     Ok(())
-}
-
-/// A supervisor that runs.
-#[derive(Debug)]
-struct Supervisor {
-    pid: u32,
-    socket: Option<OwnedFd>,
-    ready: bool,
 }
 
 #[derive(Debug)]
@@ -100,14 +76,11 @@ impl Keeper {
             store.put(vec![label], vec![fd]).map_err(io::Error::other)?;
         }
         let take = |raw: Option<RawFd>| raw.map(sys::inherit_fd).transpose();
-        let supervisor = match from.supervisor {
-            Some(s) => Some(Supervisor {
-                pid: s.pid,
-                socket: take(s.socket)?,
-                ready: s.ready,
-            }),
-            None => None,
-        };
+        let supervisor = from
+            .supervisor
+            .as_ref()
+            .map(Supervisor::resume)
+            .transpose()?;
         let keeper = Self {
             sandbox: from.sandbox,
             place: from.place,
@@ -150,11 +123,7 @@ impl Keeper {
                 .map(|(label, fd)| (label.clone(), fd.as_raw_fd()))
                 .collect(),
             exits: self.exits.records().to_vec(),
-            supervisor: self.supervisor.as_ref().map(|s| SupervisorHandover {
-                pid: s.pid,
-                socket: s.socket.as_ref().map(AsRawFd::as_raw_fd),
-                ready: s.ready,
-            }),
+            supervisor: self.supervisor.as_ref().map(Supervisor::handover),
             crashes: self.crashes,
             starts: self.starts,
             reexecs: self.reexecs + 1,
@@ -313,41 +282,11 @@ impl Keeper {
     fn start_supervisor(&mut self) {
         self.starts += 1;
         self.started_at = sys::boot_clock();
-        match self.fork_supervisor() {
+        match Supervisor::begin(self.exe.as_fd(), &self.sandbox) {
             Ok(supervisor) => self.supervisor = Some(supervisor),
             Err(e) => {
                 log(&format!("starting a supervisor: {e}"));
                 self.start_at = sys::boot_clock() + SUPERVISOR_BACKOFF_MAX;
-            }
-        }
-    }
-
-    fn fork_supervisor(&self) -> io::Result<Supervisor> {
-        let (ours, theirs) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
-        let title = CString::new(SUPERVISOR_TITLE).map_err(io::Error::other)?;
-        let sandbox = CString::new(self.sandbox.clone()).map_err(io::Error::other)?;
-        let environment = CString::new(format!("{KEEPER_FD_ENV}={}", theirs.as_raw_fd()))
-            .map_err(io::Error::other)?;
-        match sys::fork_single_threaded()? {
-            Forked::Parent { pid, .. } => Ok(Supervisor {
-                pid,
-                socket: Some(ours),
-                ready: false,
-            }),
-            Forked::Child => {
-                sys::reset_signals();
-                if let Err(e) = fcntl_setfd(&theirs, FdFlags::empty()) {
-                    log(&format!("the supervisor's socket: {e}"));
-                    sys::exit_now(126);
-                }
-                let error = sys::exec_fd(self.exe.as_fd(), &[title, sandbox], &[environment]);
-                log(&format!("exec of the supervisor: {error}"));
-                sys::exit_now(127);
             }
         }
     }
@@ -364,13 +303,5 @@ fn bound_log() {
         match rustix::fs::ftruncate(log, 0) {
             Ok(()) | Err(_) => {} // Then it grows; there is no other place to say so.
         }
-    }
-}
-
-/// One line to standard error, which the launcher led into `agent.log`.
-fn log(line: &str) {
-    let line = format!("keeper: {line}\n");
-    match rustix::io::write(rustix::stdio::stderr(), line.as_bytes()) {
-        Ok(_) | Err(_) => {} // There is no other place to say it.
     }
 }

@@ -60,7 +60,10 @@ use rustix::{
 
 use self::step::{Fail, Step};
 use crate::{
-    keeper::{self, ExitRecord, Handover, Label, Place, sealed_copy, sealed_memory},
+    keeper::{
+        self, ExitRecord, Handover, Label, Place, Supervisor, allow_open_files, sealed_copy,
+        sealed_memory,
+    },
     limits::{AGENT_LOG_BYTES_MAX, LAUNCH_READY_MAX},
     sys::{self, Forked},
 };
@@ -388,8 +391,11 @@ impl Ground<'_> {
                 let settled = entered
                     .and_then(|()| self.settle())
                     .and_then(|()| become_agent());
-                let failure = match settled {
-                    Ok(()) => self.become_keeper(self.handover(Place::Subreaper), &isolation, &[]),
+                let failure = match settled.and_then(|()| self.begin_supervisor()) {
+                    Ok(supervisor) => {
+                        let handover = self.handover(Place::Subreaper);
+                        self.become_keeper(handover, &supervisor, &isolation, &[])
+                    }
                     Err(failure) => failure,
                 };
                 report_failure(self.report.as_fd(), &failure)
@@ -397,11 +403,20 @@ impl Ground<'_> {
         }
     }
 
+    /// Starts the keeper's first supervisor: it becomes its program while we become ours.
+    fn begin_supervisor(&self) -> Step<Supervisor> {
+        let step = "starting the supervisor";
+        allow_open_files().step(step)?;
+        let sandbox = self.config.sandbox.to_string();
+        Supervisor::begin(self.exe.as_fd(), &sandbox).step(step)
+    }
+
     /// Completes a keeper's first state with what both runtimes put into its store, and becomes
     /// the keeper.
     fn become_keeper(
         &self,
         mut handover: Handover,
+        supervisor: &Supervisor,
         isolation: &Isolation,
         kept: &[(&str, BorrowedFd<'_>)],
     ) -> LaunchFailure {
@@ -434,6 +449,8 @@ impl Ground<'_> {
             keep(name, fd);
         }
         handover.ready = Some(self.report.as_raw_fd());
+        handover.supervisor = Some(supervisor.handover());
+        handover.starts = 1;
         let error = handover.exec(self.exe.as_fd());
         step::failure("becoming the keeper", &error.to_string())
     }

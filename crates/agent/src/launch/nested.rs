@@ -33,6 +33,8 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS;
+/// What starting `sbx-init` is called when it fails.
+const INIT_STEP: &str = "making the workload's namespaces";
 /// The launcher's word to go on.
 const GO: u8 = b'g';
 /// What is off where no name server is in reach.
@@ -209,7 +211,11 @@ fn outer(
         prepare_network(ids)?;
     }
     ground.settle()?;
-    let (init_pid, init) = start_init(ground, ids, layers)?;
+    let (init_pid, init, standing) = start_init(ground, ids, layers)?;
+    // While the root is built.
+    let supervisor = ground.begin_supervisor()?;
+    // End of file without a word: `sbx-init` stands in its root and closed the pipe.
+    hear(standing, INIT_STEP)?;
     let root = open(
         format!("/proc/{init_pid}/root"),
         OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -224,6 +230,7 @@ fn outer(
     handover.init_pid = Some(init_pid);
     Err(ground.become_keeper(
         handover,
+        &supervisor,
         isolation,
         &[
             (INNER_INIT, init.as_fd()),
@@ -303,9 +310,9 @@ fn prepare_network(ids: IdRange) -> Step<()> {
     Ok(())
 }
 
-/// Forks PID 1 of P and waits until its root stands.
-fn start_init(ground: &Ground<'_>, ids: IdRange, layers: &Layers) -> Step<(u32, OwnedFd)> {
-    let step = "making the workload's namespaces";
+/// Forks PID 1 of P, which builds its root; where it tells what hinders it.
+fn start_init(ground: &Ground<'_>, ids: IdRange, layers: &Layers) -> Step<(u32, OwnedFd, OwnedFd)> {
+    let step = INIT_STEP;
     let kinds = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let (reports, report) = pipe_with(PipeFlags::CLOEXEC).step(step)?;
     match sys::fork_into(kinds, None).step(step)? {
@@ -321,12 +328,7 @@ fn start_init(ground: &Ground<'_>, ids: IdRange, layers: &Layers) -> Step<(u32, 
                 Err(failure) => complain(&report, &failure),
             }
         }
-        Forked::Parent { pid, pidfd } => {
-            drop(report);
-            // End of file without a word: `sbx-init` stands in its root and closed the pipe.
-            hear(reports, step)?;
-            Ok((pid, pidfd))
-        }
+        Forked::Parent { pid, pidfd } => Ok((pid, pidfd, reports)),
     }
 }
 

@@ -8,9 +8,10 @@ use std::{
 use super::{
     super::{
         handover::{VERSION, is_sealed, sealed_copy},
+        log,
         wire::{Answer, Ask, KeeperStatus, receive, send},
     },
-    Keeper, log,
+    Keeper,
 };
 use crate::limits::EXITS_BATCH_MAX;
 
