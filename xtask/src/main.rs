@@ -38,7 +38,8 @@ enum Command {
     Agent,
     /// Check everything: format, lints, documentation, and every test suite.
     Test {
-        /// Run only this stage; may be given several times.
+        /// Run only this stage, after the build when it drives the binaries; may be given several
+        /// times.
         #[arg(long, value_name = "STAGE")]
         only: Vec<Stage>,
         /// Print the stages and what each one shows, then stop.
@@ -61,7 +62,7 @@ fn main() -> ExitCode {
             }
             Ok(())
         }
-        Command::Test { only, long, .. } => test(only, long),
+        Command::Test { only, long, .. } => test(&only, long),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -72,12 +73,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn test(only: Vec<Stage>, long: bool) -> anyhow::Result<()> {
-    let stages = if only.is_empty() {
-        Stage::ALL.to_vec()
-    } else {
-        only
-    };
+fn test(only: &[Stage], long: bool) -> anyhow::Result<()> {
+    let stages = Stage::chosen(only);
     let length = if long { Length::Long } else { Length::Short };
     Plan { stages, length }.run()
 }

@@ -105,6 +105,21 @@ impl Stage {
         !matches!(self, Self::Format | Self::Lint | Self::Doc | Self::Build)
     }
 
+    /// Whether it drives what [`Stage::Build`] builds.
+    fn drives_binaries(self) -> bool {
+        self.has_tests() && self != Self::Rust
+    }
+
+    /// These stages in their order, and what they need before them. None is all of them.
+    pub(crate) fn chosen(only: &[Self]) -> Vec<Self> {
+        let is_needed = |stage: &Self| {
+            only.is_empty()
+                || only.contains(stage)
+                || (*stage == Self::Build && only.iter().any(|it| it.drives_binaries()))
+        };
+        Self::ALL.into_iter().filter(is_needed).collect()
+    }
+
     /// Runs the stage; answers what was left out of it, if anything was.
     fn run(self, place: Place, length: Length) -> Result<Option<String>> {
         match self {
@@ -270,5 +285,22 @@ impl Timer {
 
     fn seconds(&self) -> u64 {
         self.0.elapsed().as_secs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Kills went on for an hour over programs of yesterday.
+    #[test]
+    fn a_suite_alone_drives_what_was_built_just_before() {
+        assert_eq!(
+            Stage::chosen(&[Stage::Crash, Stage::Go]),
+            [Stage::Build, Stage::Go, Stage::Crash]
+        );
+        assert_eq!(Stage::chosen(&[Stage::Lint]), [Stage::Lint]);
+        assert_eq!(Stage::chosen(&[Stage::Rust]), [Stage::Rust]);
+        assert_eq!(Stage::chosen(&[]), Stage::ALL);
     }
 }
