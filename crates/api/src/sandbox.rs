@@ -222,7 +222,7 @@ pub struct Sandbox {
 pub struct Disk {
     /// Most that may lie on it.
     pub limit: String,
-    /// What lay on it when it was measured last; left out before that.
+    /// What lay on it when it was measured last, or as its file system tells; left out before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
     /// Whether that is too much: the sandbox then stands still. Never with a `quota`.

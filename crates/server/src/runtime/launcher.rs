@@ -393,6 +393,10 @@ impl Runtime for LauncherRuntime {
         self.quotas.hold(&self.places.of(sandbox), in_force)
     }
 
+    fn counted(&self, sandbox: &SandboxId) -> Option<u64> {
+        self.quotas.counted(&self.places.of(sandbox))
+    }
+
     fn usage<'a>(&'a self, sandbox: &'a SandboxId, entries_max: u64) -> RuntimeFuture<'a, Usage> {
         Box::pin(async move {
             // `/tmp` lies in it, too.

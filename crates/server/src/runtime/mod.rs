@@ -268,6 +268,12 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
         false
     }
 
+    /// How much a sandbox has on its disk, where its file system tells; nothing where it has to be
+    /// counted.
+    fn counted(&self, _sandbox: &SandboxId) -> Option<u64> {
+        None
+    }
+
     /// Counts what a sandbox has on its disk, up to so many files.
     fn usage<'a>(&'a self, sandbox: &'a SandboxId, entries_max: u64) -> RuntimeFuture<'a, Usage>;
 

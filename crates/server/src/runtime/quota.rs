@@ -85,27 +85,43 @@ impl Quotas {
         }
     }
 
+    /// How much lies on a disk that is counted, as of half a minute ago at most; nothing where
+    /// that can't be told without counting it.
+    pub(super) fn counted(&self, place: &Place) -> Option<u64> {
+        let account = self.account(&place.counted())?;
+        number_in(&account, "referenced").filter(|_| self.hold(place, None))
+    }
+
     /// What the kernel says that it holds a subvolume to.
     fn limit_on(&self, disk: &Path) -> Limit {
-        let subvolume = StatxFlags::from_bits_retain(STATX_SUBVOLUME);
-        let number = match statx(CWD, disk, AtFlags::SYMLINK_NOFOLLOW, subvolume) {
-            Ok(told) if told.stx_mask & STATX_SUBVOLUME != 0 => told.stx_subvol,
-            Ok(_) | Err(_) => return Limit::Unknown, // The kernel is older than 6.10.
+        let Some(account) = self.account(disk) else {
+            return Limit::Unknown;
         };
-        let read = |file: &str| {
-            let group = self
-                .switch
-                .as_deref()?
-                .with_file_name(format!("0_{number}"));
-            fs::read_to_string(group.join(file)).ok()
-        };
-        let flags = read("limit_flags").unwrap_or_default();
-        let flags = u64::from_str_radix(flags.trim().trim_start_matches("0x"), 16);
-        let bytes = read("max_referenced").and_then(|text| text.trim().parse().ok());
-        match (flags, bytes) {
-            (Ok(flags), Some(bytes)) if flags & MAX_REFERENCED != 0 => Limit::Bytes(bytes),
-            (Ok(_) | Err(_), _) => Limit::None, // Nothing is promised of what can't be seen.
+        match (
+            number_in(&account, "limit_flags"),
+            number_in(&account, "max_referenced"),
+        ) {
+            (Some(flags), Some(bytes)) if flags & MAX_REFERENCED != 0 => Limit::Bytes(bytes),
+            (Some(_) | None, _) => Limit::None, // Nothing is promised of what can't be seen.
         }
+    }
+
+    /// Where the kernel tells of a subvolume; nothing where it has no number, as before Linux 6.10.
+    fn account(&self, disk: &Path) -> Option<PathBuf> {
+        let subvolume = StatxFlags::from_bits_retain(STATX_SUBVOLUME);
+        let told = statx(CWD, disk, AtFlags::SYMLINK_NOFOLLOW, subvolume).ok()?;
+        let has_number = told.stx_mask & STATX_SUBVOLUME != 0;
+        let name = has_number.then(|| format!("0_{}", told.stx_subvol))?;
+        Some(self.switch.as_deref()?.with_file_name(name))
+    }
+}
+
+fn number_in(account: &Path, file: &str) -> Option<u64> {
+    let text = fs::read_to_string(account.join(file)).ok()?;
+    let text = text.trim();
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
     }
 }
 

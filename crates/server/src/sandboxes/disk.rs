@@ -1,5 +1,5 @@
-//! How full disks are. Disks with a limit are measured, one after another. Where no file system
-//! counts for us, a sandbox that has more than it may stands still; else it is for show only.
+//! How full disks are. Where a file system counts for us, it is asked. Else disks with a limit are
+//! measured, one after another, and a sandbox that has more than it may stands still.
 //!
 //! ```text
 //!   due? ─► measure (a thread of its own) ─► over, or fits again ─► the sandbox's task
@@ -124,11 +124,8 @@ fn is_over(limit: u64, used: Usage) -> bool {
 }
 
 /// How long until it is measured again.
-fn pause(enforced: Enforced, limit: u64, used: Usage, took: Duration) -> Duration {
-    let room = match enforced {
-        Enforced::Quota => u64::MAX,
-        Enforced::Checked => limit.saturating_sub(used.bytes),
-    };
+fn pause(limit: u64, used: Usage, took: Duration) -> Duration {
+    let room = limit.saturating_sub(used.bytes);
     let filled_in = Duration::from_secs(room / DISK_GROWTH_PER_SECOND);
     filled_in
         .clamp(DISK_MEASURE_EVERY_MIN, DISK_MEASURE_EVERY_MAX)
@@ -183,16 +180,20 @@ async fn look_at(engine: &Engine, sandbox: &Arc<Sandbox>) {
     if !sandbox.gauge().is_due(began, rest) {
         return;
     }
-    let measured = engine
-        .shared
-        .runtime
-        .usage(&record.id, entries_max(limit))
-        .await;
+    let enforced = Enforced::on(engine, &record);
+    let runtime = &engine.shared.runtime;
+    let counted = match enforced {
+        Enforced::Quota => runtime.counted(&record.id),
+        Enforced::Checked => None, // It has to be true now.
+    };
+    let measured = match counted {
+        Some(bytes) => Ok(Usage { bytes, entries: 0 }),
+        None => runtime.usage(&record.id, entries_max(limit)).await,
+    };
     let took = began.elapsed();
     match measured {
         Ok(used) => {
-            let enforced = Enforced::on(engine, &record);
-            let due = Instant::now() + pause(enforced, limit, used, took);
+            let due = Instant::now() + pause(limit, used, took);
             sandbox.gauge().learn(used, due, rest);
             let over = enforced == Enforced::Checked && is_over(limit, used);
             let told = match (over, record.state.known.disk_full) {
@@ -247,20 +248,13 @@ mod tests {
     fn the_less_room_is_left_the_sooner_it_is_measured_again() {
         const GIB: u64 = 1 << 30;
         let quick = Duration::from_millis(1);
-        let checked = Enforced::Checked;
-        let pauses = [0, 90, 99, 100].map(|gib| pause(checked, 100 * GIB, used(gib * GIB), quick));
+        let pauses = [0, 90, 99, 100].map(|gib| pause(100 * GIB, used(gib * GIB), quick));
         assert_eq!(pauses[0], DISK_MEASURE_EVERY_MAX);
         assert!(pauses.is_sorted_by(|one, next| one >= next), "{pauses:?}");
         assert_eq!(pauses[3], DISK_MEASURE_EVERY_MIN);
-        // Nothing is up to us where the file system counts.
-        let counted = pause(Enforced::Quota, GIB, used(GIB), quick);
-        assert_eq!(counted, DISK_MEASURE_EVERY_MAX);
         // One that takes long is measured rarely, however full it is.
         let slow = Duration::from_secs(10);
-        assert_eq!(
-            pause(checked, GIB, used(GIB), slow),
-            slow * DISK_MEASURE_SHARE
-        );
+        assert_eq!(pause(GIB, used(GIB), slow), slow * DISK_MEASURE_SHARE);
     }
 
     #[test]

@@ -306,10 +306,12 @@ impl Engine {
 
     /// How full its disk may be and is; nothing without a limit.
     pub(crate) fn disk(&self, record: &SandboxRecord) -> Option<Disk> {
+        record.config.resources.as_ref()?.disk.as_ref()?;
+        let enforced = Enforced::on(self, record);
         let sandboxes = self.shared.sandboxes.read();
         let sandboxes = sandboxes.unwrap_or_else(PoisonError::into_inner);
         let gauge = sandboxes.get(&record.id).map(|one| one.gauge());
-        disk::shown(record, gauge, Enforced::on(self, record))
+        disk::shown(record, gauge, enforced)
     }
 
     /// What the backend can do.
