@@ -20,6 +20,9 @@ TOLD = b"Disk quota exceeded"
 MANY = "mkdir /root/many; for d in $(seq 20); do mkdir /root/many/$d; " \
        "for f in $(seq 100); do echo $d-$f > /root/many/$d/$f; done; done"
 
+# Deeper than any path can say.
+DEEP = 'import os; [(os.mkdir("d" * 200), os.chdir("d" * 200)) for _ in range(50)]'
+
 
 def tool(*words) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
@@ -238,6 +241,7 @@ def test_what_is_deleted_leaves_nothing_behind(counting, api):
     made = [api.sandbox(resources={"disk": "16Mi"}) for _ in range(3)]
     for sandbox in made:
         works(sandbox, "mkdir -p /root/d/e/f/g && touch /root/d/e/h && chmod 0 /root/d")
+        works(sandbox, f"cd /root && python3 -c '{DEEP}'")
         fills(sandbox, 16)
         said(sandbox, "i=0; while mkdir /root/dir-$i; do i=$((i + 1)); done")
     assert len(counting.subvolumes()) == len(subvolumes) + 3
@@ -273,6 +277,39 @@ def test_a_server_that_is_killed_over_a_copy_leaves_nothing_behind(counting, ser
         wait_until(lambda: os.listdir(sandboxes) == [sandbox.id], 60, "the end of a copy")
         assert counting.subvolumes() == ours
     assert enforced_by(sandbox) == "quota"
+    sandbox.delete()
+    assert counting.subvolumes() == before
+
+
+@pytest.mark.timeout(180)
+def test_a_restore_whose_server_is_killed_is_finished_and_limited(counting, server, api):
+    before = counting.subvolumes()
+    sandbox = api.sandbox(resources={"disk": "64Mi"})
+    place = counting.folder / "sandboxes" / sandbox.id
+    works(sandbox, f"{MANY}; echo whole > /root/text")
+    snapshot = api.call("POST", f"{sandbox.path}/snapshots", None)
+
+    def restore():
+        try:
+            api.call("POST", f"{sandbox.path}/rootfs/restore", {"snapshot_id": snapshot["id"]})
+        except (OSError, Failure):
+            pass  # Its server was killed.
+
+    for at in ("restore.draft/disk", "restored-*/disk", "restored-*") * 2:
+        works(sandbox, "rm -r /root/many; echo changed > /root/text")
+        fills(sandbox, 64)
+        restoring = threading.Thread(target=restore)
+        restoring.start()
+        wait_until(lambda: list(place.glob(at)) or not restoring.is_alive(), 30, at)
+        server.restart()
+        restoring.join()
+        # Asked once more, as its client would.
+        restore()
+        assert said(sandbox, "cat /root/text; ls /root/many/* | wc -l; ls /root/big")[1].startswith(
+            b"whole\n")
+        assert len(counting.subvolumes()) == len(before) + 1
+        assert enforced_by(sandbox) == "quota"
+    api.call("DELETE", f"{SNAPSHOTS}/{snapshot['id']}")
     sandbox.delete()
     assert counting.subvolumes() == before
 
