@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import pytest
 from outlive_testing.api import Api, output, payload
@@ -35,13 +36,14 @@ KILLS_A_ROUND = 25
 @pytest.mark.parametrize("io", ["pipes", "pty"])
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_is_lost(mode, io, kills, dice):
-    left = kills
+    total, left = Counter(), kills
     while left > 0:
-        one_round(mode, io, min(left, KILLS_A_ROUND), dice)
+        total += one_round(mode, io, min(left, KILLS_A_ROUND), dice)
         left -= KILLS_A_ROUND
+    print(f"\n{mode} {io}, all rounds: " + ", ".join(f"{n} {what}" for what, n in total.items()))
 
 
-def one_round(mode, io, kills, dice):
+def one_round(mode, io, kills, dice) -> Counter:
     rate, pause = MODES[mode]
     newline = b"\r\n" if io == "pty" else b"\n"
     with Server() as server:
@@ -73,9 +75,12 @@ def one_round(mode, io, kills, dice):
         last = Typist.line(typist.acknowledged[-1])
         echo.wait_output(last.rstrip(b"\n"), 30)
         typist.check(output(echo.events()).replace(b"\r\n", b"\n").removeprefix(b"go\n"))
-        print(f"\n{mode} {io}: {kills} kills, {followed.bytes} bytes, {follower.seq} events, "
-              f"{follower.connections} connections, {len(typist.acknowledged)} inputs "
-              f"({len(typist.uncertain)} uncertain), sha256 {followed.digest.hexdigest()}")
+        counts = Counter({"kills": kills, "bytes": followed.bytes, "events": follower.seq,
+                          "connections": follower.connections,
+                          "inputs": len(typist.acknowledged),
+                          "uncertain inputs": len(typist.uncertain)})
+        print(f"\n{mode} {io}: {dict(counts)}, sha256 {followed.digest.hexdigest()}")
+        return counts
 
 
 def check_pages(writer, paged: Check, followed: Check) -> None:
