@@ -14,6 +14,7 @@ from outlive_testing.api import Api, Failure, Sandbox, output
 from outlive_testing.server import Server, binary, wait_until
 
 IMAGE_BYTES = 2 << 30
+SMALL_BYTES = 300 << 20
 SNAPSHOTS = "/api/v1/sandbox-rootfs-snapshots"
 FILL = "cat /dev/zero > /root/big"
 TOLD = b"Disk quota exceeded"
@@ -53,8 +54,7 @@ class Btrfs:
         return tool("findmnt", "--noheadings", "--output", "UUID", self.folder).strip()
 
 
-@pytest.fixture(scope="module")
-def btrfs():
+def mounted(size: int):
     if os.geteuid() != 0:
         assert os.environ.get("CI") != "true", "mounting a btrfs needs root in CI"
         pytest.skip("mounting a btrfs needs root")
@@ -62,7 +62,7 @@ def btrfs():
         image, folder = Path(around) / "image", Path(around) / "data"
         folder.mkdir()
         with open(image, "wb") as file:
-            file.truncate(IMAGE_BYTES)
+            file.truncate(size)
         tool("mkfs.btrfs", "--quiet", image)
         try:
             # The loop device goes with the mount.
@@ -74,6 +74,16 @@ def btrfs():
             yield Btrfs(folder)
         finally:
             tool("umount", "--lazy", folder)
+
+
+@pytest.fixture(scope="module")
+def btrfs():
+    yield from mounted(IMAGE_BYTES)
+
+
+@pytest.fixture
+def small_btrfs():
+    yield from mounted(SMALL_BYTES)
 
 
 @pytest.fixture
@@ -378,3 +388,18 @@ def test_whoever_has_no_quotas_is_told_and_disks_from_then_stay_checked(btrfs):
         for sandbox in (old, new, fork):
             sandbox.delete()
         assert btrfs.subvolumes() == set()
+
+
+@pytest.mark.timeout(180)
+def test_a_server_on_a_full_btrfs_answers(small_btrfs):
+    # It died of SIGBUS: a store into a mapping of a file needs blocks on a file system like this.
+    with Server(data=small_btrfs.folder) as server:
+        api = Api(server)
+        culprit, other = api.sandbox(), api.sandbox()
+        culprit.sh(FILL)
+        wait_until(lambda: api.bare("GET", "/readyz").get("disk_full"), 60, "a full disk")
+        for ttl in range(3600, 3610):
+            assert len(api.call("GET", "/api/v1/sandboxes")["sandboxes"]) == 2
+            api.call("PUT", other.path, {"config": {"ttl": ttl}})
+        culprit.delete()
+        other.delete()

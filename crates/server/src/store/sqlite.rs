@@ -10,6 +10,10 @@
 //! ```
 //! That SQLite itself syncs the log before it moves it into the file, and starts it anew only
 //! afterwards, is what makes this enough.
+//!
+//! The index of the log is in the memory of this server ([`ONE_PROCESS`]), not in a file that all
+//! connections map: on a full disk that copies on write, a store into such a mapping is the end of
+//! the process.
 
 mod log;
 #[cfg(test)]
@@ -51,6 +55,9 @@ use crate::reserve::Reserve;
 const CONNECTIONS_MAX: u32 = 4;
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 
+/// SQLite's way to files that only one process opens, with as many connections as it likes.
+const ONE_PROCESS: &str = "unix-excl";
+
 const SANDBOX_COLUMNS: &str = "id, owner, template, config, desired, observed, why, generation, \
      slot, created_at, updated_at, claimed_at, expires_at, hard_expires_at, holds, restoring, isolation";
 
@@ -72,6 +79,7 @@ impl SqliteStore {
         make_private(path).map_err(sqlx::Error::Io)?;
         let options = SqliteConnectOptions::new()
             .filename(path)
+            .vfs(ONE_PROCESS)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
@@ -398,7 +406,7 @@ fn make_private(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(error),
     }
-    for suffix in ["", "-wal", "-shm"] {
+    for suffix in ["", "-wal"] {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
         match fs::set_permissions(Path::new(&name), Permissions::from_mode(0o600)) {
@@ -413,6 +421,19 @@ fn make_private(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn no_file_of_the_store_is_mapped() {
+        // On a full btrfs the server died of SIGBUS on a plain GET: the index was such a file.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("outlive.db");
+        let store = SqliteStore::open(&path).await.unwrap();
+        assert_eq!(store.all_sandboxes().await.unwrap(), []);
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let here = dir.path().to_str().unwrap();
+        assert!(!maps.contains(here), "{maps}");
+        assert!(!dir.path().join("outlive.db-shm").exists());
+    }
 
     #[tokio::test]
     async fn the_store_is_for_the_server_only() {
