@@ -1,4 +1,5 @@
-//! The keeper's loop: one thread, three things to wait for.
+//! The keeper's loop: one thread, four things to wait for: signals, the supervisor, the time for the
+//! next one, and, until it is ready, its launcher's end.
 
 mod asks;
 
@@ -66,6 +67,17 @@ struct Keeper {
     short_lives: u32,
     buffer: Vec<u8>,
     over: bool,
+}
+
+/// What a wait ended with.
+#[derive(Debug)]
+struct Woken {
+    /// A signal came.
+    signalled: bool,
+    /// The supervisor asks, or is gone.
+    asked: bool,
+    /// The launcher is gone, before we were ready.
+    abandoned: bool,
 }
 
 impl Keeper {
@@ -143,8 +155,12 @@ impl Keeper {
             if self.supervisor.is_none() && sys::boot_clock() >= self.start_at {
                 self.start_supervisor();
             }
-            let (signalled, asked) = self.wait()?;
-            if signalled {
+            let woken = self.wait()?;
+            if woken.abandoned {
+                self.end_unready();
+                return Ok(());
+            }
+            if woken.signalled {
                 let mut infos = [0_u8; 128 * 16];
                 match rustix::io::read(&self.signals, &mut infos) {
                     Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
@@ -152,17 +168,24 @@ impl Keeper {
                 }
                 self.reap()?;
             }
-            if asked {
+            if woken.asked {
                 self.answer();
             }
         }
         Ok(())
     }
 
-    fn wait(&self) -> io::Result<(bool, bool)> {
+    fn wait(&self) -> io::Result<Woken> {
         let socket = self.supervisor.as_ref().and_then(|s| s.socket.as_ref());
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
         fds.extend(socket.map(|s| PollFd::new(s, PollFlags::IN)));
+        let readers = fds.len();
+        // That nobody reads it any more is reported whatever is asked for.
+        fds.extend(
+            self.ready
+                .as_ref()
+                .map(|r| PollFd::new(r, PollFlags::empty())),
+        );
         let timeout = match self.supervisor {
             Some(_) => None,
             None => Timespec::try_from(self.start_at.saturating_sub(sys::boot_clock())).ok(),
@@ -172,7 +195,19 @@ impl Keeper {
             Err(e) => return Err(e.into()),
         }
         let some = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        Ok((some(0), some(1)))
+        Ok(Woken {
+            signalled: some(0),
+            asked: socket.is_some() && some(1),
+            abandoned: some(readers),
+        })
+    }
+
+    /// Whoever launched this runtime is gone and was not told that it is ready: it is nobody's, and
+    /// would be in the way of the next one.
+    fn end_unready(&mut self) {
+        log("the launcher is gone, and the runtime is not ready; it ends");
+        self.kill_workload();
+        self.over = true;
     }
 
     /// Writes down and reaps every child that ended.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   server ─ LaunchConfig ─► launch ─┬─ control groups, directories, image     (host, root)
-//!                                    ├─ fork into O ─┬─ W: the workload's user namespace
+//!                                    ├─ fork into O, write down whom (state/keeper.pid), "go on"
+//!                                    │               ├─ W: the workload's user namespace
 //!                                    │               ├─ fork into P ─► exec sbx-init: root
 //!                                    │               └─ exec keeper (PID 1 of O)
 //!                                    ◄── "ready" ────── keeper, once its supervisor serves
@@ -13,6 +14,9 @@
 //! namespace inside O's; **P** is a set of pid, mount, ipc and uts namespaces that *O* owns. So
 //! root of the workload (0 in W, 1 in O) has no power over anything of O: not over the agent's
 //! processes, not over the mounts and the network it lives in.
+//!
+//! A launcher that is killed leaves nothing that nobody knows of: who was not told to go on ends,
+//! and who was is written down, and ends as a keeper that sees its launcher gone before it is ready.
 //!
 //! One thread, no signals handled: everything here may fork.
 
@@ -28,6 +32,7 @@ mod network;
 mod plain;
 pub(crate) mod quota;
 mod root;
+mod start;
 pub(crate) mod step;
 mod two_uid;
 
@@ -58,14 +63,17 @@ use rustix::{
     pipe::{PipeFlags, pipe_with},
 };
 
-use self::step::{Fail, Step};
+use self::{
+    start::end,
+    step::{Fail, Step},
+};
 use crate::{
     keeper::{
         self, ExitRecord, Handover, Label, Place, Supervisor, allow_open_files, sealed_copy,
         sealed_memory,
     },
     limits::{AGENT_LOG_BYTES_MAX, LAUNCH_READY_MAX},
-    sys::{self, Forked},
+    sys,
 };
 
 /// Reads a [`LaunchConfig`], launches, writes a [`LaunchOutcome`]. With the argument
@@ -199,10 +207,6 @@ fn launch(config: &LaunchConfig) -> Step<Launched> {
             return Err(failure);
         }
     };
-    let state = ground
-        .state
-        .try_clone()
-        .step("keeping the state directory")?;
     // Our copy of the write end: only the keeper's must be left.
     drop(ground);
     let ready = wait_until_ready(&reports);
@@ -210,32 +214,16 @@ fn launch(config: &LaunchConfig) -> Step<Launched> {
     match ready.and_then(|()| quota::tighten(config, directory, disk)) {
         Ok(()) => {}
         Err(failure) => {
-            match sys::pidfd_signal(started.pidfd.as_fd(), 9) {
-                Ok(()) | Err(_) => {} // It is gone already, which is what we want.
-            }
+            end(&started.pidfd);
             sweep_all(config)?;
             return Err(failure);
         }
     }
-    let keeper_start_ticks =
-        sys::start_ticks(started.pid).step("reading the keeper's start time")?;
-    disk::write_small(
-        state.as_fd(),
-        "keeper.pid",
-        &format!("{} {keeper_start_ticks}\n", started.pid),
-    )?;
     Ok(Launched {
         keeper_pid: started.pid,
-        keeper_start_ticks,
+        keeper_start_ticks: started.start_ticks,
         isolation: started.isolation,
     })
-}
-
-/// A keeper that was started.
-struct StartedKeeper {
-    pid: u32,
-    pidfd: OwnedFd,
-    isolation: Isolation,
 }
 
 /// This program, by a descriptor that the sandbox's agent may execute.
@@ -371,36 +359,6 @@ impl Ground<'_> {
         let mut handover = Handover::new(sandbox, place, &self.exe, &self.exits);
         handover.exits.clone_from(&self.past_exits);
         handover
-    }
-
-    /// Forks a keeper among the host's processes, which becomes whom `become_agent` makes of it.
-    fn fork_keeper(
-        &self,
-        isolation: Isolation,
-        become_agent: impl FnOnce() -> Step<()>,
-    ) -> Step<StartedKeeper> {
-        match sys::fork_into(0, self.cgroups.agent()).step("starting the keeper")? {
-            Forked::Parent { pid, pidfd } => Ok(StartedKeeper {
-                pid,
-                pidfd,
-                isolation,
-            }),
-            Forked::Child => {
-                let entered =
-                    rustix::process::fchdir(&self.state).step("entering the state directory");
-                let settled = entered
-                    .and_then(|()| self.settle())
-                    .and_then(|()| become_agent());
-                let failure = match settled.and_then(|()| self.begin_supervisor()) {
-                    Ok(supervisor) => {
-                        let handover = self.handover(Place::Subreaper);
-                        self.become_keeper(handover, &supervisor, &isolation, &[])
-                    }
-                    Err(failure) => failure,
-                };
-                report_failure(self.report.as_fd(), &failure)
-            }
-        }
     }
 
     /// Starts the keeper's first supervisor: it becomes its program while we become ours.

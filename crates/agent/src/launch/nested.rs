@@ -14,11 +14,12 @@ use rustix::{
 };
 
 use super::{
-    Ground, StartedKeeper, image, names,
+    Ground, image, names,
     namespaces::{CgroupNamespace, UserNamespace, map_ids},
     network::{self, Inside},
     report_failure,
     root::{self, RootPlan},
+    start::{GO, StartedKeeper, say, wait_for_launcher},
     step::{Fail, Step, failure},
 };
 use crate::{
@@ -35,8 +36,6 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS;
 /// What starting `sbx-init` is called when it fails.
 const INIT_STEP: &str = "making the workload's namespaces";
-/// The launcher's word to go on.
-const GO: u8 = b'g';
 /// What is off where no name server is in reach.
 const NO_NAMES: &str = "names: this host's name server listens on loopback only; \
                         a sandbox needs another one in its /etc/resolv.conf";
@@ -94,34 +93,25 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd, disk: &OwnedFd) -> S
         }
         Forked::Parent { pid, pidfd } => {
             // While `go` is open: else it is we who end the agent.
-            accompany(ground, ids, pid, &go).map_err(|failure| ground.reason(failure))?;
-            Ok(StartedKeeper {
-                pid,
-                pidfd,
-                isolation,
-            })
+            let told = accompany(ground, ids, pid, &go);
+            ground.started(pid, pidfd, isolation, told)
         }
     }
 }
 
-/// The launcher's part, while the agent makes the rest.
-fn accompany(ground: &Ground<'_>, ids: IdRange, pid: u32, go: &OwnedFd) -> Step<()> {
+/// The launcher's part, while the agent makes the rest. When the agent was started.
+fn accompany(ground: &Ground<'_>, ids: IdRange, pid: u32, go: &OwnedFd) -> Step<u64> {
     map_ids(pid, ids.first, ids.count())?;
-    let say = |word: &[u8]| {
-        // So few bytes go into the pipe as one.
-        rustix::io::write(go, word)
-            .map(drop)
-            .step("letting the agent go on")
-    };
-    say(&[GO])?;
+    let start_ticks = ground.write_down(pid)?;
+    say(go, &[GO])?;
     if ground.config.network == NetworkMode::Bridge {
         let (inside, connecting) = network::connect(ground.config, pid)?;
-        let said = say(&inside.to_bytes());
+        let said = say(go, &inside.to_bytes());
         // Also when nobody listens any more: what comes late, no sweep would remove.
         connecting.finish()?;
         said?;
     }
-    Ok(())
+    Ok(start_ticks)
 }
 
 fn layers(
@@ -245,14 +235,6 @@ fn hear_of_network(go: &OwnedFd) -> Step<Inside> {
     let mut word = [0; Inside::BYTES];
     wait_for_launcher(go, &mut word)?;
     Ok(Inside::from_bytes(word))
-}
-
-/// Waits for a word of the launcher, which it writes as one.
-fn wait_for_launcher(go: &OwnedFd, word: &mut [u8]) -> Step<()> {
-    match rustix::io::read(go, &mut *word).step("waiting for the launcher")? {
-        length if length == word.len() => Ok(()),
-        _ => Err(failure("starting the agent", "the launcher is gone")),
-    }
 }
 
 /// Enters the directory above the sandbox's, which may be closed to the agent, while we still

@@ -3,7 +3,7 @@
 
 use outlive_api::launch::{Isolation, IsolationTier};
 
-use super::{Ground, StartedKeeper, step::Step};
+use super::{Ground, start::StartedKeeper, step::Step};
 use crate::process::fence::{Fence, Keeps};
 
 /// What stands between a program and the agent, as the end of a sentence.

@@ -17,7 +17,8 @@ use rustix::{
 };
 
 use super::{
-    Ground, StartedKeeper,
+    Ground,
+    start::StartedKeeper,
     step::{Fail, Step, failure},
 };
 use crate::{

@@ -9,6 +9,8 @@ mod freezing;
 #[path = "../common/image.rs"]
 mod image;
 mod inputs;
+mod launcher;
+mod launching;
 mod left_behind;
 mod link;
 mod repeated;

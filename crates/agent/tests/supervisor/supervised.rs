@@ -1,46 +1,31 @@
 //! A sandbox whose supervisor is the real one, as a test's story needs it.
 
 use std::{
-    collections::BTreeMap,
     fs, io,
-    io::{Read, Write},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::Ordering,
     time::Duration,
 };
 
 use outlive_api::{
     agent::{Outcome, Request, Write as InputWrite},
-    launch::{
-        CopiedSessions, Image, LaunchConfig, LaunchOutcome, Launched, Limits, NetworkMode,
-        RuntimeKind, User,
-    },
+    launch::{LaunchConfig, Launched},
     record,
 };
 use outlive_core::{
     event::{AttemptEnd, Body, Created, ExitStatus, Stream},
-    id::{AttemptId, Generation, SandboxId, SessionId},
+    id::{AttemptId, SessionId},
     session::{EofMode, Phase, Session},
     spec::{DesiredState, RawSpec, SessionSpec},
 };
 use outlive_journal::{Reader, Record};
 
 #[cfg(feature = "privileged")]
-use crate::image;
-use crate::link::Link;
-
-/// Starts a program where no control groups are to be seen.
-#[cfg(feature = "privileged")]
-const NO_GROUPS: [&str; 5] = [
-    "unshare",
-    "--mount",
-    "sh",
-    "-c",
-    "mount -t tmpfs none /sys/fs/cgroup && exec \"$0\" \"$@\"",
-];
-
-static NEXT: AtomicU64 = AtomicU64::new(1);
+use crate::launching::{NO_GROUPS, as_two_users, in_namespaces};
+use crate::{
+    launching::{NEXT, config, directory_in, start},
+    link::Link,
+};
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -127,27 +112,13 @@ impl Sandbox {
 
     #[cfg(feature = "privileged")]
     fn apart(wrapper: &[&str]) -> Self {
-        let ids = ids();
-        Self::launch_by(wrapper, &std::env::temp_dir(), |config| {
-            config.runtime = RuntimeKind::Namespace;
-            let layer = image::host(config.runtime, Path::new(&config.directory));
-            config.image = Image::Host { layer };
-            config.ids = ids;
-            config.network = NetworkMode::None;
-            "box".clone_into(&mut config.hostname);
-        })
+        Self::launch_by(wrapper, &std::env::temp_dir(), in_namespaces)
     }
 
     /// With a user for the agent and one for the programs.
     #[cfg(feature = "privileged")]
     pub(crate) fn launch_as_two_users() -> Self {
-        use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
-        let ids = ids();
-        Self::launch_by(&[], &std::env::temp_dir(), |config| {
-            config.runtime = RuntimeKind::TwoUid;
-            config.ids = ids;
-            fs::set_permissions(&config.directory, Permissions::from_mode(0o711)).unwrap();
-        })
+        Self::launch_by(&[], &std::env::temp_dir(), as_two_users)
     }
 
     /// In a new folder of this one.
@@ -168,34 +139,18 @@ impl Sandbox {
     }
 
     fn launch_by(wrapper: &[&str], parent: &Path, change: impl FnOnce(&mut LaunchConfig)) -> Self {
-        let directory = tempfile::Builder::new()
-            .prefix("outlive-story-")
-            .tempdir_in(parent)
-            .unwrap();
-        let bits = (u64::from(std::process::id()) << 32) | NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut config = LaunchConfig {
-            sandbox: SandboxId::from_bits(bits),
-            generation: Generation::FIRST,
-            directory: directory.path().to_str().unwrap().to_owned(),
-            runtime: RuntimeKind::Process,
-            ids: None,
-            image: Image::Host {
-                layer: String::new(),
-            },
-            network: NetworkMode::Host,
-            hostname: String::new(),
-            env: BTreeMap::from([
-                ("PATH".to_owned(), "/usr/bin:/bin".to_owned()),
-                ("FROM_LAUNCH".to_owned(), "yes".to_owned()),
-            ]),
-            user: User::ROOT,
-            cwd: "/".to_owned(),
-            limits: Limits::default(),
-            way_out: None,
-            copied_sessions: CopiedSessions::Refuse,
-            quota: None,
-        };
+        let directory = directory_in(parent);
+        let mut config = config(directory.path());
         change(&mut config);
+        Self::launch_there(wrapper, directory, config)
+    }
+
+    /// As this configuration says, which is of this directory.
+    pub(crate) fn launch_there(
+        wrapper: &[&str],
+        directory: tempfile::TempDir,
+        config: LaunchConfig,
+    ) -> Self {
         let launched = start(wrapper, &config);
         Self {
             directory,
@@ -357,14 +312,6 @@ impl Sandbox {
     }
 }
 
-/// Ids of the next sandbox, which no other has.
-#[cfg(feature = "privileged")]
-fn ids() -> Option<outlive_api::launch::IdRange> {
-    let next = u16::try_from(NEXT.load(Ordering::Relaxed)).unwrap();
-    let own = u16::try_from(std::process::id() % 5000).unwrap();
-    outlive_api::launch::IdRange::of_slot(21_000 + next + own)
-}
-
 impl Drop for Sandbox {
     fn drop(&mut self) {
         let keeper = self.keeper_pid();
@@ -451,34 +398,4 @@ pub(crate) fn children(pid: u32) -> Vec<i32> {
     list.split_whitespace()
         .filter_map(|pid| pid.parse().ok())
         .collect()
-}
-
-#[expect(clippy::disallowed_methods, reason = "test")]
-fn start(wrapper: &[&str], config: &LaunchConfig) -> Launched {
-    let agent = [env!("CARGO_BIN_EXE_outlive-agent"), "launch"];
-    let words: Vec<_> = wrapper.iter().chain(&agent).collect();
-    let mut child = Command::new(words[0])
-        .args(&words[1..])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let bytes = minicbor::to_vec(config).unwrap();
-    child.stdin.take().unwrap().write_all(&bytes).unwrap();
-    let mut answer = Vec::new();
-    child
-        .stdout
-        .take()
-        .unwrap()
-        .read_to_end(&mut answer)
-        .unwrap();
-    assert!(child.wait().unwrap().success(), "the launcher failed");
-    match minicbor::decode(&answer).unwrap() {
-        LaunchOutcome::Started(launched) => launched,
-        LaunchOutcome::Failed(failure) => {
-            let log = format!("{}/state/agent.log", config.directory);
-            let log = fs::read_to_string(log).unwrap_or_else(|error: io::Error| error.to_string());
-            panic!("not launched: {failure}\n{log}");
-        }
-    }
 }

@@ -234,11 +234,10 @@ impl LauncherRuntime {
         let state = place.state();
         let mut waited = Duration::ZERO;
         loop {
-            // The lock is looked at first: a launcher that ends in between has left its keeper.
-            let working = launcher_works(place)?;
-            let found = Keeper::find(&state).map_err(file("looking for the keeper of", &state))?;
-            if found.is_some() || !working || waited >= LAUNCH_MAX {
-                return Ok(found);
+            // What a launcher that still works has written down may be no keeper yet, or never
+            // become one.
+            if !launcher_works(place)? || waited >= LAUNCH_MAX {
+                return Keeper::find(&state).map_err(file("looking for the keeper of", &state));
             }
             let pause = Duration::from_millis(10);
             sleep(pause).await;

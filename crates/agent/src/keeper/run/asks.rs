@@ -71,7 +71,7 @@ impl Keeper {
                 self.reap().map_err(|e| e.to_string())?;
                 return Ok(self.exits_page(from));
             }
-            Ask::Ready => self.supervisor_ready(),
+            Ask::Ready => self.supervisor_ready()?,
             Ask::Upgrade => {
                 let exe = fds.into_iter().next().ok_or("no executable came along")?;
                 let exe = sealed_copy(exe.as_fd()).map_err(|e| e.to_string())?;
@@ -109,18 +109,27 @@ impl Keeper {
         }
     }
 
-    fn supervisor_ready(&mut self) {
+    fn supervisor_ready(&mut self) -> Result<(), String> {
+        if let Some(ready) = &self.ready {
+            match rustix::io::write(ready, b"R") {
+                Ok(_) => self.ready = None,
+                Err(rustix::io::Errno::PIPE) => {
+                    // Before the supervisor begins anything.
+                    self.end_unready();
+                    return Err("the launcher is gone".to_owned());
+                }
+                Err(e) => {
+                    log(&format!("telling the launcher: {e}"));
+                    self.ready = None;
+                }
+            }
+        }
         if let Some(supervisor) = self.supervisor.as_mut() {
             supervisor.ready = true;
         }
         self.crashes = 0;
         self.previous_exe = None;
-        if let Some(ready) = self.ready.take() {
-            match rustix::io::write(&ready, b"R") {
-                Ok(_) | Err(rustix::io::Errno::PIPE) => {} // Nobody waits any more: fine.
-                Err(e) => log(&format!("telling the launcher: {e}")),
-            }
-        }
+        Ok(())
     }
 
     /// Replaces this program. The new one answers; on failure we do.
