@@ -16,6 +16,7 @@ from outlive_testing.server import Server, wait_until
 
 DISK_BYTES = 64 << 20
 RESERVE_BYTES = 8 << 20
+RESERVE_STEP_BYTES = 1 << 20
 # Beside the files of `/etc`, which the image `host` copies.
 DISK_FILES = 1300
 RESERVE_FILES = 256
@@ -162,6 +163,23 @@ def test_a_server_starts_on_a_full_disk_time_and_again(small_disk):
         (small_disk / "ballast").unlink()
         wait_reserve(small_disk)
         Api(server).sandbox().delete()
+
+
+@pytest.mark.timeout(180)
+def test_starts_under_a_greedy_workload_use_up_no_reserve(small_disk):
+    # Each start gave a part of the reserve to whoever was faster; without any the server
+    # couldn't write its address, and the culprit couldn't be deleted.
+    with Server(data=small_disk) as server:
+        culprit = Api(server).sandbox()
+        wait_reserve(small_disk)
+        culprit.sh("while :; do cat /dev/zero >> /big; done 2> /dev/null")
+        wait_until(lambda: free_bytes(small_disk) == 0, 60, "a full disk")
+        for _ in range(RESERVE_BYTES // RESERVE_STEP_BYTES + 2):
+            server.kill()
+            server.start()
+        assert (small_disk / "reserve").stat().st_blocks * 512 >= RESERVE_BYTES // 2
+        Sandbox(Api(server), culprit.id).delete()
+        wait_reserve(small_disk)
 
 
 @pytest.mark.timeout(180)

@@ -10,18 +10,27 @@
 //! DIR/admin.token  a key for the operator, 0600
 //! DIR/endpoint     the base URL; written last, so whoever sees it can call
 //! ```
+//! On a full disk a start needs no block that it hasn't: a workload that takes whatever is freed
+//! would have a part of the reserve with each. What every start writes has its block for good, and
+//! is written in place: `DIR/lock`, and `DIR/.endpoint`, which has the name `endpoint` only while a
+//! server answers there.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
-    io::{self, Seek as _, Write as _},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{
+    FallocateFlags, FlockOperation, IFlags, fallocate, flock, ioctl_getflags, ioctl_setflags,
+};
 
 use crate::reserve::Reserve;
+
+/// More than any note of a start, bytes: the block of a disk.
+const NOTE_BYTES: u64 = 4096;
 
 /// The directory can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +51,14 @@ pub enum DataError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+impl DataError {
+    /// Whether the disk has no room for what must be written.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::File { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+    }
 }
 
 fn by(pid: Option<u32>) -> String {
@@ -67,7 +84,7 @@ impl DataDir {
             .create(&path)
             .map_err(|source| at(&path, source))?;
         let lock_path = path.join("lock");
-        let mut lock = OpenOptions::new()
+        let lock = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
@@ -86,14 +103,10 @@ impl DataDir {
             Err(error) => return Err(at(&lock_path, error.into())),
         }
         let reserve = Arc::new(Reserve::keep(&path));
-        // The store's log and index come before its first write.
-        reserve.make_room();
-        let noted = reserve.insist(|| {
-            lock.set_len(0)?;
-            lock.rewind()?;
-            writeln!(lock, "{}", std::process::id())
-        });
-        noted.map_err(|source| at(&lock_path, source))?;
+        let pid = std::process::id().to_string();
+        reserve
+            .insist(|| note(&lock, &pid, &reserve))
+            .map_err(|source| at(&lock_path, source))?;
         let sandboxes = path.join("sandboxes");
         DirBuilder::new()
             .recursive(true)
@@ -141,9 +154,22 @@ impl DataDir {
         self.replace("admin.token", token)
     }
 
-    /// Writes the base URL.
+    /// Writes the base URL. Whoever sees the file sees all of it.
     pub(crate) fn write_endpoint(&self, url: &str) -> Result<(), DataError> {
-        self.replace("endpoint", url)
+        self.remove_endpoint()?;
+        let path = self.path.join("endpoint");
+        let kept = self.path.join(".endpoint");
+        let written = self.reserve.insist(|| {
+            let file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&kept)?;
+            note(&file, url, &self.reserve)?;
+            fs::hard_link(&kept, &path)
+        });
+        written.map_err(|source| at(&path, source))
     }
 
     /// Takes the base URL away: nobody answers there any more.
@@ -185,6 +211,30 @@ impl DataDir {
     }
 }
 
+/// Writes a line in place of what a file holds.
+fn note(file: &File, text: &str, reserve: &Reserve) -> io::Result<()> {
+    if !reserve.is_full()
+        && let Err(error) = take_block(file)
+    {
+        tracing::debug!(%error, "a note of a start is written wherever there is room");
+    }
+    let line = format!("{text}\n");
+    file.write_all_at(line.as_bytes(), 0)?;
+    file.set_len(line.len() as u64)
+}
+
+/// Takes the block that a file of notes has for good, also on a disk that copies on write.
+fn take_block(file: &File) -> io::Result<()> {
+    // Only an empty file can be told so.
+    file.set_len(0)?;
+    if let Err(error) =
+        ioctl_getflags(file).and_then(|flags| ioctl_setflags(file, flags | IFlags::NOCOW))
+    {
+        tracing::debug!(%error, "a disk that knows no copies on write");
+    }
+    Ok(fallocate(file, FallocateFlags::KEEP_SIZE, 0, NOTE_BYTES)?)
+}
+
 fn at(path: &Path, source: io::Error) -> DataError {
     DataError::File {
         path: path.to_owned(),
@@ -208,6 +258,26 @@ mod tests {
         assert!(text.contains(&std::process::id().to_string()), "{text}");
         drop(first);
         DataDir::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_start_writes_where_the_one_before_it_wrote() {
+        // On a full disk whoever filled it took the block that a start had freed.
+        use std::os::unix::fs::MetadataExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let endpoint = dir.path().join("endpoint");
+        let mut files = Vec::new();
+        for url in ["http://[::1]:65535", "http://[::1]:1"] {
+            let data = DataDir::open(dir.path()).unwrap();
+            assert!(!endpoint.exists());
+            data.write_endpoint(url).unwrap();
+            assert_eq!(fs::read_to_string(&endpoint).unwrap().trim(), url);
+            files.push(fs::metadata(&endpoint).unwrap().ino());
+            assert!(fs::metadata(&endpoint).unwrap().blocks() > 0);
+            data.remove_endpoint().unwrap();
+            assert!(!endpoint.exists());
+        }
+        assert_eq!(files[0], files[1]);
     }
 
     #[test]

@@ -104,6 +104,9 @@ impl Reserve {
             held: Mutex::new(held),
         };
         reserve.refill();
+        if reserve.is_full() {
+            tracing::warn!(folder = %reserve.folder.display(), "the disk of the data folder is full: what takes space is refused");
+        }
         reserve
     }
 
@@ -279,6 +282,11 @@ impl Reserve {
             }
         };
         stop.run_until_cancelled(watching).await;
+    }
+
+    /// Whether the disk takes hardly any more files.
+    pub(crate) fn lacks_files(&self) -> bool {
+        self.room().files < RESERVE_STEP_FILES
     }
 
     fn is_spent(&self) -> bool {

@@ -108,8 +108,8 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     }
     let data = DataDir::open(&config.data)?;
     let reserve = data.reserve();
-    let sqlite = SqliteStore::open(&data.path().join("outlive.db")).await?;
-    let sqlite = Arc::new(sqlite.with_reserve(Arc::clone(reserve)));
+    let file = data.path().join("outlive.db");
+    let sqlite = Arc::new(SqliteStore::open_on(&file, Arc::clone(reserve)).await?);
     let store: Arc<dyn Store> = Arc::<SqliteStore>::clone(&sqlite);
     let places = Places::new(data.path());
     let images = Arc::new(ImagesDir::open(data.path()).map_err(|error| unusable(&error))?);

@@ -51,6 +51,9 @@ pub async fn serve(args: Serve) -> Result<()> {
 
 fn explain(error: &ServeError) -> Failure {
     let next = match error {
+        ServeError::Data(error) if error.is_full() => {
+            "make room on the disk of that folder, then start it again"
+        }
         ServeError::Data(_) => "use another folder with --data, or end the server that has it",
         ServeError::Agent(_) => {
             "build it with `cargo build --release`, or name it with --agent or OUTLIVE_AGENT"

@@ -97,8 +97,17 @@ impl SqliteStore {
         })
     }
 
-    /// With room for what frees space on a full disk.
-    pub(crate) fn with_reserve(mut self, reserve: Arc<Reserve>) -> Self {
+    /// Opens it on a disk that may be full, with room for what frees space.
+    pub(crate) async fn open_on(path: &Path, reserve: Arc<Reserve>) -> Result<Self, StoreError> {
+        loop {
+            match Self::open(path).await {
+                Err(error) if (error.is_full() || reserve.lacks_files()) && reserve.give_up() => {}
+                opened => return Ok(opened?.with_reserve(reserve)),
+            }
+        }
+    }
+
+    fn with_reserve(mut self, reserve: Arc<Reserve>) -> Self {
         if reserve.admit().is_ok()
             && let Err(error) = self.log.take_blocks()
         {
