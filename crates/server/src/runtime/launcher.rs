@@ -457,3 +457,29 @@ fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RuntimeE
         source,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    // Whom a launcher writes down at once may not be ready, or never become a keeper: a server that
+    // starts meanwhile must not take it for a runtime.
+    #[tokio::test]
+    async fn who_is_written_down_is_no_keeper_before_its_launcher_is_gone() {
+        let data = tempfile::tempdir().unwrap();
+        let place = Places::new(data.path()).of(&SandboxId::from_bits(1));
+        fs::create_dir_all(place.state()).unwrap();
+        let stat = fs::read_to_string("/proc/self/stat").unwrap();
+        let started = stat.rsplit(')').next().unwrap().split_whitespace().nth(19);
+        let named = format!("{} {}\n", std::process::id(), started.unwrap());
+        fs::write(place.state().join("keeper.pid"), named).unwrap();
+        let lock = locked_log(&place).unwrap();
+        let mut found = Box::pin(LauncherRuntime::find(&place));
+        assert!((&mut found).now_or_never().is_none());
+        drop(lock);
+        let keeper = found.await.unwrap().unwrap();
+        assert_eq!(keeper.pid().unsigned_abs(), std::process::id());
+    }
+}
