@@ -191,7 +191,30 @@ pub(super) fn launcher_failed(how: &str, mut log: &File) -> RuntimeError {
     if let Err(error) = read {
         tracing::debug!(%error, "a launcher's log can't be read");
     }
-    RuntimeError::Launcher {
-        message: format!("{how}; it said: {}", said.trim()),
+    let message = match said.trim() {
+        "" => how.to_owned(),
+        said => format!("{how}; it said: {said}"),
+    };
+    RuntimeError::Launcher { message }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    // A launcher that was killed "said: ", and nothing followed.
+    #[test]
+    fn only_a_launcher_that_said_something_is_quoted() {
+        let mut log = passing_log().unwrap();
+        for (words, told) in [
+            ("", "the launcher failed: it ended"),
+            (" \n", "the launcher failed: it ended"),
+            ("no way\n", "the launcher failed: it ended; it said: no way"),
+        ] {
+            log.write_all(words.as_bytes()).unwrap();
+            assert_eq!(launcher_failed("it ended", &log).to_string(), told);
+        }
     }
 }
