@@ -33,19 +33,27 @@ pub mod socket;
 pub mod sse;
 pub mod terminal;
 mod tips;
+mod usage;
 pub mod waiting;
 
 use std::process::ExitCode;
 
 use clap::{Command, CommandFactory, FromArgMatches};
 
-use args::Cli;
+use args::{Cli, Format};
 use error::{Failure, Result};
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    // `parse` ends the process with code 2 on wrong usage, and with 0 after --help.
-    let cli = parse();
+    // `parse` ends the process with 0 after --help, and with code 2 on wrong usage told to people.
+    let cli = match parse() {
+        Ok(cli) => cli,
+        Err(failure) => {
+            output::tell_as(Format::Json);
+            output::report(&failure);
+            return failure.exit.into();
+        }
+    };
     if let Some(format) = cli.global.format() {
         output::tell_as(format);
     }
@@ -59,15 +67,26 @@ pub fn main() -> ExitCode {
 }
 
 /// Reads the command line. A flag's value that begins with a digit behind its minus is a value, and
-/// what is wrong with it is told; without this it would be an unknown flag.
-fn parse() -> Cli {
+/// what is wrong with it is told; without this it would be an unknown flag. A failure is for programs.
+fn parse() -> Result<Cli> {
     let mut command = with_negative_values(Cli::command());
     let matches = command.try_get_matches_from_mut(std::env::args_os());
-    let matches = matches.unwrap_or_else(|mut error| {
-        tips::add(&mut error, &command, std::env::args().skip(1));
-        error.exit()
-    });
-    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    let parsed = match matches {
+        Ok(matches) => Cli::from_arg_matches(&matches),
+        Err(mut error) => {
+            let words = std::env::args_os().skip(1);
+            let words = words.map(|word| word.to_string_lossy().into_owned());
+            tips::add(&mut error, &command, words);
+            Err(error)
+        }
+    };
+    parsed.or_else(|error| {
+        if error.use_stderr() && usage::wants_json(std::env::args_os().skip(1)) {
+            Err(usage::failure(&error))
+        } else {
+            error.exit()
+        }
+    })
 }
 
 fn with_negative_values(command: Command) -> Command {

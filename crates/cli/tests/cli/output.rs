@@ -135,3 +135,46 @@ fn only_key(line: &str) -> String {
     assert_eq!(told.len(), 1, "{line}");
     told.keys().next().unwrap().clone()
 }
+
+// A command line that could not be read was told to people only, whatever was asked for.
+#[tokio::test]
+async fn wrong_usage_is_told_to_programs_too() {
+    let outlive = Outlive::without_server();
+    let usual = "add --help to the command for its flags and an example";
+    let bogus = "to pass '--bogus' as a value, use '-- --bogus'";
+    let told = [
+        (
+            "--json run -s ID",
+            "the following required arguments were not provided: <COMMAND>...",
+            usual,
+        ),
+        (
+            "run --bogus --json",
+            "unexpected argument '--bogus' found",
+            bogus,
+        ),
+        (
+            "-o json run --bogus",
+            "unexpected argument '--bogus' found",
+            bogus,
+        ),
+        (
+            "--output=json session --bogus",
+            "unexpected argument '--bogus' found",
+            usual,
+        ),
+        ("--json session", "a command is missing", usual),
+    ];
+    for (line, message, next) in told {
+        let done = outlive.run(line).await.expect(2);
+        assert_eq!(done.text(), "", "{line}");
+        let error: Value = serde_json::from_str(&done.stderr).unwrap();
+        let expected = json!({"code": "usage", "message": message, "next": next});
+        assert_eq!(error, json!({"error": expected}), "{line}");
+    }
+    // What follows the dashes is another program's.
+    for line in ["run --bogus -- prog --json", "session lst"] {
+        let done = outlive.run(line).await.expect(2);
+        assert!(done.stderr.starts_with("error: "), "{done:?}");
+    }
+}
