@@ -146,6 +146,27 @@ def test_a_sandbox_that_takes_every_byte_that_is_freed_is_deleted(small_disk):
 
 
 @pytest.mark.timeout(180)
+def test_a_sandbox_that_prints_is_suspended_on_a_full_disk(small_disk):
+    # Its journals had no space, though the reserve had: 503, time and again.
+    with Server(data=small_disk) as server:
+        api = Api(server)
+        flooding, printing = api.sandbox(), api.sandbox()
+        wait_reserve(small_disk)
+        printing.sh("while :; do echo line; sleep 0.02; done")
+        flooding.session("cat", "/dev/zero", event_retention={"max_bytes": 1 << 40})
+        wait_until(lambda: free_bytes(small_disk) == 0, 60, "a full disk")
+        printing.suspend()
+        printing.wake()
+        flooding.suspend()
+        take_the_rest(small_disk / "ballast")
+        printing.suspend()
+        take_the_rest(small_disk / "ballast")
+        printing.pause()
+        flooding.delete()
+        printing.delete()
+
+
+@pytest.mark.timeout(180)
 def test_a_server_starts_on_a_full_disk_time_and_again(small_disk):
     with Server(data=small_disk) as server:
         culprit = Api(server).sandbox()

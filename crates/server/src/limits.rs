@@ -324,6 +324,9 @@ pub(crate) const DELETION_NEWS_MAX: Duration = Duration::from_millis(500);
 pub(crate) const HOST_FILE_BYTES_MAX: u64 = 4 << 20;
 /// How long a supervisor may take to stop a workload or let it go on.
 pub(crate) const FREEZE_ANSWER_MAX: Duration = Duration::from_secs(15);
+
+/// How often a freeze is tried again on a full disk, each time with more room.
+pub(crate) const FREEZE_AGAIN_MAX: u32 = 3;
 /// So often what a request needs is finished first before the request is refused.
 pub(crate) const PUT_OFF_MAX: u32 = 4;
 /// Pause before the store is told again what it did not take down.

@@ -64,6 +64,8 @@ impl<M: Machine> Driver<M> {
 
     pub(super) async fn settle(&mut self, to: Answer) -> Result<(), JournalError> {
         let answer = if self.journal.is_stalled() && self.latched.is_none() {
+            // There may be room by now: whoever asks again finds it tried.
+            self.retry().await?;
             Err(Hindrance::NoSpace)
         } else {
             Ok(())

@@ -125,8 +125,7 @@ impl<M: Machine> Registry<M> {
         let (halted, flushed) = tokio::join!(self.halt(), flush());
         halted?;
         flushed.map_err(FreezeError::Disk)?;
-        self.move_output().await?;
-        self.tell_all(Message::Settle).await?;
+        self.settle().await?;
         if around.machine.output_bytes() != written {
             flush().await.map_err(FreezeError::Disk)?;
         }
@@ -142,6 +141,21 @@ impl<M: Machine> Registry<M> {
         frozen.map_err(FreezeError::Processes)
     }
 
+    /// Has everything in the journals. What had no space there tries again, once nobody writes more.
+    async fn settle(&self) -> Result<(), FreezeError> {
+        self.move_output().await?;
+        let settled = self.tell_all(Message::Settle).await;
+        let Err(FreezeError::Session {
+            hindrance: Hindrance::NoSpace,
+            ..
+        }) = settled
+        else {
+            return settled;
+        };
+        self.move_output().await?;
+        self.tell_all(Message::Settle).await
+    }
+
     /// Has everything that the processes wrote, which stand still, in the journals.
     async fn move_output(&self) -> Result<(), FreezeError> {
         let moved = timeout(FREEZE_ANSWERS_WAIT, self.around.machine.move_output()).await;
@@ -150,20 +164,22 @@ impl<M: Machine> Registry<M> {
             .map_err(FreezeError::Output)
     }
 
-    /// Tells every session, and waits until all did it.
+    /// Tells every session, and waits until all did it or said why not.
     async fn tell_all(
         &self,
         message: impl Fn(oneshot::Sender<Result<(), Hindrance>>) -> Message,
     ) -> Result<(), FreezeError> {
         let until = Instant::now() + FREEZE_ANSWERS_WAIT;
+        let mut all = Ok(());
         for (session, answer) in self.ask_all(message) {
-            match timeout_at(until, answer).await {
-                Ok(Ok(Ok(())) | Err(_)) => {} // Done, or deleted meanwhile.
-                Ok(Ok(Err(hindrance))) => return Err(FreezeError::Session { session, hindrance }),
-                Err(_) => return Err(FreezeError::Silent(session)),
-            }
+            let told = match timeout_at(until, answer).await {
+                Ok(Ok(Ok(())) | Err(_)) => Ok(()), // Done, or deleted meanwhile.
+                Ok(Ok(Err(hindrance))) => Err(FreezeError::Session { session, hindrance }),
+                Err(_) => Err(FreezeError::Silent(session)),
+            };
+            all = all.and(told);
         }
-        Ok(())
+        all
     }
 
     /// The processes first, then the sessions.

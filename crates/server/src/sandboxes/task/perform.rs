@@ -18,8 +18,8 @@ use super::{
 use crate::{
     agents::{agent::Agent, keeper::Keeper, offline},
     limits::{
-        AGENT_START_MAX, AGENT_WAIT_MAX, FREEZE_ANSWER_MAX, KEEPER_KILL_MAX, READ_ANSWER_MAX,
-        RELEASE_MAX,
+        AGENT_START_MAX, AGENT_WAIT_MAX, FREEZE_AGAIN_MAX, FREEZE_ANSWER_MAX, KEEPER_KILL_MAX,
+        READ_ANSWER_MAX, RELEASE_MAX,
     },
     runtime::{Disk, Progress, Restore, RestoreError, RuntimeError, Start, Whose},
     sessions::CallError,
@@ -175,16 +175,25 @@ impl Task {
     }
 
     /// A workload that can't be stopped is no fault of ours: it may work the next time. On a full
-    /// disk it does once there is room: what the reserve gave may be another's already.
+    /// disk it is tried again with what the reserve gives, as its journals may lack it.
     async fn stand_still(&self) -> Result<(), CallError> {
-        let message = match self.ask_done(Request::Freeze).await {
-            // It said no, or waits itself.
-            Err(CallError::Failed { message } | CallError::Unavailable { message, .. }) => message,
-            answer => return answer,
-        };
-        match self.shared.reserve.blame(CallError::Failed { message }) {
-            CallError::Failed { message } => Err(unavailable(&message)),
-            full => Err(full),
+        let reserve = &self.shared.reserve;
+        let mut tries_left = FREEZE_AGAIN_MAX;
+        loop {
+            let refused = match self.ask_done(Request::Freeze).await {
+                // It said no, or waits itself.
+                Err(error @ (CallError::Failed { .. } | CallError::Unavailable { .. })) => error,
+                answer => return answer,
+            };
+            let said_no = matches!(refused, CallError::Failed { .. });
+            if said_no && tries_left > 0 && reserve.is_full() && reserve.give_up() {
+                tries_left -= 1;
+            } else if reserve.is_full() {
+                tracing::warn!(sandbox = %self.record.id, error = %refused, "a sandbox is not frozen on a full disk");
+                return Err(reserve.full().into());
+            } else {
+                return Err(unavailable(&refused));
+            }
         }
     }
 
