@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import threading
 from pathlib import Path
 
 import pytest
+from outlive_testing import processes
 from outlive_testing.api import Api, Failure, Sandbox, output
 from outlive_testing.server import Server, binary, wait_until
 
@@ -20,6 +22,9 @@ FILL = "cat /dev/zero > /root/big"
 TOLD = b"Disk quota exceeded"
 MANY = "mkdir /root/many; for d in $(seq 20); do mkdir /root/many/$d; " \
        "for f in $(seq 100); do echo $d-$f > /root/many/$d/$f; done; done"
+
+# Takes all at once as soon as nothing forbids it; to be used by several at a time.
+GRAB = "while :; do fallocate -l 100M /root/grab$$ 2>/dev/null; echo tried; sleep 0.01; done"
 
 # Deeper than any path can say.
 DEEP = 'import os; [(os.mkdir("d" * 200), os.chdir("d" * 200)) for _ in range(50)]'
@@ -52,6 +57,23 @@ class Btrfs:
 
     def id(self) -> str:
         return tool("findmnt", "--noheadings", "--output", "UUID", self.folder).strip()
+
+    def disk_of(self, sandbox) -> Path:
+        return self.folder / "sandboxes" / sandbox.id / "disk"
+
+    def number_of(self, sandbox) -> str:
+        return tool("btrfs", "inspect-internal", "rootid", self.disk_of(sandbox)).strip()
+
+    def holds(self, sandbox) -> str:
+        """What the kernel holds a disk to; `none` while it has no limit."""
+        lines = tool("btrfs", "qgroup", "show", "-r", "--raw", self.folder).splitlines()
+        [row] = [line.split() for line in lines if line.startswith(f"0/{self.number_of(sandbox)} ")]
+        return row[3]
+
+    def lies_on(self, sandbox) -> int:
+        """How many bytes of files do, also those that the kernel has not counted yet."""
+        files = self.disk_of(sandbox).joinpath("upper/root/root").iterdir()
+        return sum(file.stat().st_blocks * 512 for file in files)
 
 
 def mounted(size: int):
@@ -215,6 +237,71 @@ def test_a_full_disk_can_be_written_to_after_a_start(limited):
     fills(sandbox, 16)
 
 
+class Resuming:
+    """A call that resumes a sandbox, caught as soon as there is a keeper; its server may be killed."""
+
+    def __init__(self, server: Server, sandbox: Sandbox):
+        self._sandbox = sandbox
+        self._thread = threading.Thread(target=self._resume)
+        self._thread.start()
+        wait_until(lambda: processes.keepers(sandbox.id), 30, "a keeper")
+        self._launchers = [pid for pid, _ in processes.titles()
+                           if processes.status(pid, "PPid") == str(server.pid)]
+
+    def _resume(self) -> None:
+        try:
+            self._sandbox.resume()
+        except (OSError, Failure):
+            pass  # Its server was killed.
+
+    def signal(self, number: int) -> None:
+        for launcher in self._launchers:
+            processes.kill(launcher, number)
+
+    def join(self) -> None:
+        self._thread.join()
+
+
+@pytest.mark.timeout(180)
+def test_recovered_sessions_never_run_before_the_limit_is_back(counting, server, limited):
+    """It was lifted for a start, and came back when what the start recovered wrote already; the
+    slower its launcher, the more."""
+    sandbox = limited("32Mi")
+    grabbing = [sandbox.sh(GRAB, lifecycle={"runtime_recovery": "restart"}) for _ in range(3)]
+    for _ in range(6):
+        sandbox.pause()
+        paused = [session.get()["cursor"]["latest"] for session in grabbing]
+        resuming = Resuming(server, sandbox)
+        resuming.signal(signal.SIGSTOP)
+        try:
+            for session, at in zip(grabbing, paused, strict=True):
+                session.wait_output(b"tried", after=at)
+        finally:
+            resuming.signal(signal.SIGCONT)
+            resuming.join()
+        assert counting.lies_on(sandbox) <= 32 << 20
+
+
+@pytest.mark.timeout(180)
+def test_a_runtime_whose_launcher_is_killed_has_its_limit_or_ends(counting, server, limited):
+    """It ran without, for as long as no server was there to look."""
+    sandbox = limited("32Mi")
+    sandbox.sh(GRAB, lifecycle={"runtime_recovery": "restart"})
+    for _ in range(6):
+        sandbox.pause()
+        resuming = Resuming(server, sandbox)
+        server.kill()
+        resuming.signal(signal.SIGKILL)
+        resuming.join()
+        held, runs = counting.holds(sandbox), processes.keepers(sandbox.id)
+        server.start()
+        assert held == str(32 << 20) or not runs
+        sandbox.sh("true").wait_exit()
+        assert enforced_by(sandbox) == "quota"
+        assert counting.holds(sandbox) == str(32 << 20)
+        assert counting.lies_on(sandbox) <= 32 << 20
+
+
 @pytest.mark.timeout(180)
 def test_copies_have_limits_of_their_own(counting, api, limited):
     sandbox = limited("16Mi")
@@ -371,10 +458,9 @@ def test_whoever_has_no_quotas_is_told_and_disks_from_then_stay_checked(btrfs):
             works(new, "head -c 1000000 /dev/urandom > /root/shared")
             fork = new.fork()
             tool("btrfs", "filesystem", "sync", btrfs.folder)
-            number = tool("btrfs", "inspect-internal", "rootid",
-                          btrfs.folder / "sandboxes" / new.id / "disk").strip()
             tool("btrfs", "qgroup", "create", "1/1", btrfs.folder)
-            tool("btrfs", "qgroup", "assign", "--no-rescan", f"0/{number}", "1/1", btrfs.folder)
+            account = f"0/{btrfs.number_of(new)}"
+            tool("btrfs", "qgroup", "assign", "--no-rescan", account, "1/1", btrfs.folder)
             assert (limit(), enforced_by(new)) == ("checked", "checked")
             tool("btrfs", "quota", "rescan", "-w", btrfs.folder)
             assert (limit(), enforced_by(new)) == ("quota", "quota")

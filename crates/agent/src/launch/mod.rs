@@ -151,6 +151,8 @@ struct Ground<'c> {
     report: OwnedFd,
     /// Its other end.
     reports: &'c OwnedFd,
+    /// When the launcher gives up.
+    ready_until: Duration,
 }
 
 /// Name of the file of exit records in the state directory.
@@ -194,7 +196,9 @@ fn launch(config: &LaunchConfig) -> Step<Launched> {
         state: dirs.state,
         report,
         reports: &reports,
+        ready_until: sys::boot_clock() + LAUNCH_READY_MAX,
     };
+    let ready_until = ground.ready_until;
     let started = match config.runtime {
         RuntimeKind::Namespace => nested::start(&ground, &dirs.sandbox, &dirs.disk),
         RuntimeKind::Process => plain::start(&ground),
@@ -209,9 +213,7 @@ fn launch(config: &LaunchConfig) -> Step<Launched> {
     };
     // Our copy of the write end: only the keeper's must be left.
     drop(ground);
-    let ready = wait_until_ready(&reports);
-    let (directory, disk) = (dirs.sandbox.as_fd(), dirs.disk.as_fd());
-    match ready.and_then(|()| quota::tighten(config, directory, disk)) {
+    match wait_until_ready(&reports, ready_until) {
         Ok(()) => {}
         Err(failure) => {
             end(&started.pidfd);
@@ -254,17 +256,10 @@ fn open_log(state: BorrowedFd<'_>) -> Step<OwnedFd> {
 }
 
 /// Waits for `R` (ready), or `F` and a failure.
-fn wait_until_ready(reports: &OwnedFd) -> Step<()> {
-    let until = sys::boot_clock() + LAUNCH_READY_MAX;
+fn wait_until_ready(reports: &OwnedFd, until: Duration) -> Step<()> {
     let mut bytes = Vec::new();
     loop {
-        let left = until.saturating_sub(sys::boot_clock());
-        if left.is_zero() {
-            return Err(step::failure("starting the agent", "not ready in time"));
-        }
-        if !wait_readable(reports, left)? {
-            continue;
-        }
+        await_readable(reports, until)?;
         if read_report(reports, &mut bytes)? == 0 {
             break;
         }
@@ -304,6 +299,19 @@ fn reported(bytes: &[u8]) -> Option<LaunchFailure> {
             step::failure("starting the agent", "failed, and its report was cut")
         }),
     )
+}
+
+/// Waits until something can be read, or what is at its other end is gone.
+fn await_readable(fd: &OwnedFd, until: Duration) -> Step<()> {
+    loop {
+        let left = until.saturating_sub(sys::boot_clock());
+        if left.is_zero() {
+            return Err(step::failure("starting the agent", "not ready in time"));
+        }
+        if wait_readable(fd, left)? {
+            return Ok(());
+        }
+    }
 }
 
 fn wait_readable(fd: &OwnedFd, span: Duration) -> Step<bool> {

@@ -6,7 +6,9 @@ use std::{
     path::Path,
 };
 
-use outlive_api::launch::{IdRange, Image, Isolation, IsolationTier, LaunchFailure, NetworkMode};
+use outlive_api::launch::{
+    IdRange, Image, Isolation, IsolationTier, LaunchConfig, LaunchFailure, NetworkMode,
+};
 use rustix::{
     fs::{CWD, Mode, OFlags, open},
     mount::{MountPropagationFlags, OpenTreeFlags, mount_change, open_tree},
@@ -14,10 +16,10 @@ use rustix::{
 };
 
 use super::{
-    Ground, image, names,
+    Ground, await_readable, image, names,
     namespaces::{CgroupNamespace, UserNamespace, map_ids},
     network::{self, Inside},
-    report_failure,
+    quota, report_failure,
     root::{self, RootPlan},
     start::{GO, StartedKeeper, say, wait_for_launcher},
     step::{Fail, Step, failure},
@@ -36,6 +38,8 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS;
 /// What starting `sbx-init` is called when it fails.
 const INIT_STEP: &str = "making the workload's namespaces";
+/// The agent's word that the root stands.
+const STANDS: u8 = b's';
 /// What is off where no name server is in reach.
 const NO_NAMES: &str = "names: this host's name server listens on loopback only; \
                         a sandbox needs another one in its /etc/resolv.conf";
@@ -79,24 +83,44 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd, disk: &OwnedFd) -> S
         kinds |= libc::CLONE_NEWNET;
     }
     let (go_read, go) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
+    let (standing, stands) = limited_pipe(ground.config, disk)?;
     if let Some(namespace) = in_cgroup {
         namespace.enter()?;
     }
     match sys::fork_into(kinds, ground.cgroups.agent()).step("making the agent's namespaces")? {
         Forked::Child => {
-            drop(go);
-            let failure = match outer(ground, ids, &layers, &go_read, &isolation) {
+            drop((go, standing));
+            let launcher = Launcher {
+                go: &go_read,
+                stands: stands.as_ref(),
+            };
+            let failure = match outer(ground, ids, &layers, &launcher, &isolation) {
                 Ok(never) => match never {},
                 Err(failure) => failure,
             };
             report_failure(ground.report.as_fd(), &failure)
         }
         Forked::Parent { pid, pidfd } => {
+            drop(stands);
             // While `go` is open: else it is we who end the agent.
-            let told = accompany(ground, ids, pid, &go);
+            let told = accompany(ground, ids, pid, &go).and_then(|start_ticks| {
+                if let Some(standing) = &standing {
+                    limit_disk(ground, (sandbox, disk), standing, &go)?;
+                }
+                Ok(start_ticks)
+            });
             ground.started(pid, pidfd, isolation, told)
         }
     }
+}
+
+/// Where the agent says that the root stands, if the disk has a limit that is lifted until then.
+fn limited_pipe(config: &LaunchConfig, disk: &OwnedFd) -> Step<(Option<OwnedFd>, Option<OwnedFd>)> {
+    if !quota::is_limited(config, disk.as_fd())? {
+        return Ok((None, None));
+    }
+    let (standing, stands) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
+    Ok((Some(standing), Some(stands)))
 }
 
 /// The launcher's part, while the agent makes the rest. When the agent was started.
@@ -112,6 +136,22 @@ fn accompany(ground: &Ground<'_>, ids: IdRange, pid: u32, go: &OwnedFd) -> Step<
         said?;
     }
     Ok(start_ticks)
+}
+
+/// Limits the disk as soon as the root stands, then has the agent go on, which starts no session
+/// before. Should we end instead, it does, too.
+fn limit_disk(
+    ground: &Ground<'_>,
+    (sandbox, disk): (&OwnedFd, &OwnedFd),
+    standing: &OwnedFd,
+    go: &OwnedFd,
+) -> Step<()> {
+    await_readable(standing, ground.ready_until)?;
+    if rustix::io::read(standing, &mut [0]).step(INIT_STEP)? == 0 {
+        return Err(failure(INIT_STEP, "the agent ended meanwhile"));
+    }
+    quota::tighten(ground.config, sandbox.as_fd(), disk.as_fd())?;
+    say(go, &[GO])
 }
 
 fn layers(
@@ -182,10 +222,10 @@ fn outer(
     ground: &Ground<'_>,
     ids: IdRange,
     layers: &Layers,
-    go: &OwnedFd,
+    launcher: &Launcher<'_>,
     isolation: &Isolation,
 ) -> Step<std::convert::Infallible> {
-    wait_for_launcher(go, &mut [0])?;
+    launcher.hear(&mut [0])?;
     approach_state(ground)?;
     become_root(ids)?;
     enter_state(ground)?;
@@ -206,6 +246,7 @@ fn outer(
     let supervisor = ground.begin_supervisor()?;
     // End of file without a word: `sbx-init` stands in its root and closed the pipe.
     hear(standing, INIT_STEP)?;
+    launcher.tell_standing()?;
     let root = open(
         format!("/proc/{init_pid}/root"),
         OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -214,8 +255,9 @@ fn outer(
     .step("opening the workload's root")?;
     let user = user.finish()?;
     if ground.config.network == NetworkMode::Bridge {
-        network::settle(hear_of_network(go)?)?;
+        network::settle(launcher.hear_of_network()?)?;
     }
+    launcher.await_limit()?;
     let mut handover = ground.handover(Place::Init);
     handover.init_pid = Some(init_pid);
     Err(ground.become_keeper(
@@ -230,11 +272,40 @@ fn outer(
     ))
 }
 
-/// Waits for what the launcher says about the network.
-fn hear_of_network(go: &OwnedFd) -> Step<Inside> {
-    let mut word = [0; Inside::BYTES];
-    wait_for_launcher(go, &mut word)?;
-    Ok(Inside::from_bytes(word))
+/// What the agent-to-be has of its launcher.
+struct Launcher<'p> {
+    /// Where its words come from; their end is its end, and ours.
+    go: &'p OwnedFd,
+    /// Where it waits for the root, if the disk has a limit that is lifted until then.
+    stands: Option<&'p OwnedFd>,
+}
+
+impl Launcher<'_> {
+    /// Waits for a word.
+    fn hear(&self, word: &mut [u8]) -> Step<()> {
+        wait_for_launcher(self.go, word)
+    }
+
+    /// Waits for what it says about the network.
+    fn hear_of_network(&self) -> Step<Inside> {
+        let mut word = [0; Inside::BYTES];
+        self.hear(&mut word)?;
+        Ok(Inside::from_bytes(word))
+    }
+
+    /// From here on the disk needs no more room than it has.
+    fn tell_standing(&self) -> Step<()> {
+        self.stands.map_or(Ok(()), |stands| {
+            rustix::io::write(stands, &[STANDS])
+                .map(drop)
+                .step("telling the launcher that the root stands")
+        })
+    }
+
+    /// No session may start before the disk has its limit again.
+    fn await_limit(&self) -> Step<()> {
+        self.stands.map_or(Ok(()), |_| self.hear(&mut [0]))
+    }
 }
 
 /// Enters the directory above the sandbox's, which may be closed to the agent, while we still

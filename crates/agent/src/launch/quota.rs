@@ -73,9 +73,15 @@ pub(super) fn path_of_disk(config: &LaunchConfig) -> PathBuf {
     }
 }
 
-/// While a runtime starts nothing is limited: an overlay has to make directories of its own on the
-/// disk, and can only be read where there is no room for them; nor may a disk be given away whose
-/// limit is less by now than what lies on it. A session that runs at once may write more for a moment.
+/// Whether this disk has a limit, which is lifted and set again when a runtime starts.
+pub(super) fn is_limited(config: &LaunchConfig, disk: BorrowedFd<'_>) -> Step<bool> {
+    let is_counted = is_subvolume(disk).step("looking at the disk")?;
+    Ok(is_counted && config.quota.is_some_and(|quota| quota.bytes_max.is_some()))
+}
+
+/// Until the root of a runtime stands nothing is limited: an overlay has to make directories of its own
+/// on the disk, and can only be read where there is no room for them; nor may a disk be given away
+/// whose limit is less by now than what lies on it. Nothing of the workload's runs that long.
 pub(super) fn loosen(
     config: &LaunchConfig,
     directory: BorrowedFd<'_>,

@@ -63,7 +63,7 @@ impl LauncherRuntime {
             return Ok(());
         };
         let limited = self.limited(launched.clone(), config)?;
-        // A limit goes when quotas are turned off, and while a runtime starts.
+        // A limit goes when quotas are turned off.
         let bytes = limited.quota.and_then(|quota| quota.bytes_max);
         let is_lost = is_counted(place.dir())
             && bytes.is_some_and(|bytes| !self.quotas.are_in_force(&place, bytes));
