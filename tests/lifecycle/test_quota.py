@@ -202,12 +202,18 @@ def test_another_limit_holds_at_once_and_stays(limited):
     fills(sandbox, 48)
     change(sandbox, "16Mi")
     assert said(sandbox, "head -c 1000000 /dev/zero > /root/more")[0] != 0
+    # More lies on it than may, which stops nobody.
+    wait_until(lambda: sandbox.get()["disk"]["full"], 60, "the kernel's count")
+    assert enforced_by(sandbox) == "quota"
+    activity = sandbox.activity()
+    assert (activity["state"], activity["disk_full"]) == ("running", False)
     assert int(said(sandbox, "stat -c %s /root/big")[1]) > 40 << 20
     sandbox.pause()
     change(sandbox, "24Mi")
     sandbox.resume()
     works(sandbox, "rm /root/big")
     fills(sandbox, 24)
+    wait_until(lambda: not sandbox.get()["disk"]["full"], 60, "the kernel's count")
 
 
 @pytest.mark.timeout(180)

@@ -74,8 +74,8 @@ pub struct Activity {
     pub state: String,
     /// What keeps it awake.
     pub awake_because: Vec<AwakeBecause>,
-    /// Whether more lies on its disk than may: then it stands still, and only a resume lets it
-    /// go on for a while.
+    /// Whether it stands still because more lies on its disk than may; only a resume lets it go on for
+    /// a while. Never with a `quota`.
     pub disk_full: bool,
     /// When it falls asleep if nothing happens any more; left out when it doesn't by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -225,7 +225,8 @@ pub struct Disk {
     /// What lay on it when it was measured last, or as its file system tells; left out before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
-    /// Whether that is too much: the sandbox then stands still. Never with a `quota`.
+    /// Whether that is more than may be. Where it is `checked`, the sandbox then stands still; with a
+    /// `quota` it goes on and can write nothing, and this comes of a limit that was lowered.
     pub full: bool,
     /// `quota`: its file system lets nobody write more. `checked`: it is measured now and then, so
     /// that more may lie on it for a moment.

@@ -139,10 +139,18 @@ pub(super) fn shown(
     enforced: Enforced,
 ) -> Option<Disk> {
     let limit = record.config.resources.as_ref()?.disk.clone()?;
+    let used_bytes = gauge.and_then(|gauge| Some(gauge.known().used?.bytes));
+    let full = match enforced {
+        // It was lowered, or set when that much was there.
+        Enforced::Quota => used_bytes
+            .zip(limit_of(record))
+            .is_some_and(|(used, limit)| used > limit),
+        Enforced::Checked => record.state.known.disk_full,
+    };
     Some(Disk {
         limit,
-        used_bytes: gauge.and_then(|gauge| Some(gauge.known().used?.bytes)),
-        full: record.state.known.disk_full,
+        used_bytes,
+        full,
         enforced_by: enforced.as_str().to_owned(),
     })
 }
