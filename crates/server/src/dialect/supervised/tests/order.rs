@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{World, socket::Socket};
+use super::{
+    World,
+    socket::{Socket, hold},
+};
 use crate::limits::WS_REQUESTS_MAX;
 
 fn input(id: &str) -> Value {
@@ -10,15 +13,6 @@ fn input(id: &str) -> Value {
         "type": "input", "request_id": id, "input_id": id,
         "data_base64": base64_simd::STANDARD.encode_to_string(id),
     })
-}
-
-/// Holds everything that is asked from now on.
-async fn hold(world: &World, socket: &mut Socket) {
-    world.sandbox.hold_signals.send_replace(true);
-    socket
-        .send(json!({"type": "signal", "request_id": "held", "signal": "CONT"}))
-        .await;
-    world.sandbox.held.notified().await;
 }
 
 /// The next answer to a request; events are passed over.

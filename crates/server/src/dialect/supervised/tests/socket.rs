@@ -2,7 +2,7 @@
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use outlive_core::id::SessionId;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 use tokio_tungstenite::{
     WebSocketStream, client_async,
@@ -84,4 +84,13 @@ impl Socket {
             }
         }
     }
+}
+
+/// Holds everything that is asked from now on.
+pub(super) async fn hold(world: &World, socket: &mut Socket) {
+    world.sandbox.hold_signals.send_replace(true);
+    socket
+        .send(json!({"type": "signal", "request_id": "held", "signal": "CONT"}))
+        .await;
+    world.sandbox.held.notified().await;
 }

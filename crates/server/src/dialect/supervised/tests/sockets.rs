@@ -11,7 +11,12 @@ use tokio_tungstenite::{
     tungstenite::{Message, client::IntoClientRequest as _},
 };
 
-use super::{World, fake::SANDBOX, socket::Socket, types};
+use super::{
+    World,
+    fake::SANDBOX,
+    socket::{Socket, hold},
+    types,
+};
 use crate::limits::{WS_END_MAX, WS_REQUESTS_MAX};
 
 async fn refused(world: &World, path: &str, headers: &[(&str, &str)]) -> (u16, Value) {
@@ -296,11 +301,7 @@ async fn pings_are_answered_while_a_request_is_carried_out() {
     let world = World::new().await;
     let id = world.cat().await;
     let mut socket = Socket::open(&world, &id, "after=4").await;
-    world.sandbox.hold_signals.send_replace(true);
-    socket
-        .send(json!({"type": "signal", "request_id": "held", "signal": "CONT"}))
-        .await;
-    world.sandbox.held.notified().await;
+    hold(&world, &mut socket).await;
     for n in 0..3_u8 {
         socket.0.send(Message::Ping(vec![n].into())).await.unwrap();
         let pong = socket.0.next().await.unwrap().unwrap();
@@ -336,11 +337,7 @@ async fn a_flood_of_requests_keeps_no_ping_waiting() {
     let world = World::new().await;
     let id = world.cat().await;
     let mut socket = Socket::open(&world, &id, "after=4").await;
-    world.sandbox.hold_signals.send_replace(true);
-    socket
-        .send(json!({"type": "signal", "request_id": "held", "signal": "CONT"}))
-        .await;
-    world.sandbox.held.notified().await;
+    hold(&world, &mut socket).await;
     for _ in 0..WS_REQUESTS_MAX {
         socket
             .send(json!({"type": "resize", "rows": 0, "cols": 1}))
@@ -454,11 +451,7 @@ async fn a_client_that_ends_its_side_gets_its_answers_and_a_close_frame() {
     let world = World::new().await;
     let id = world.cat().await;
     let mut socket = Socket::open(&world, &id, "after=4").await;
-    world.sandbox.hold_signals.send_replace(true);
-    socket
-        .send(json!({"type": "signal", "request_id": "held", "signal": "CONT"}))
-        .await;
-    world.sandbox.held.notified().await;
+    hold(&world, &mut socket).await;
     for n in 0..50 {
         socket
             .send(json!({"type": "input", "input_id": n.to_string(), "data_base64": "eA=="}))
