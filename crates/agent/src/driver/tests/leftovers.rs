@@ -3,14 +3,20 @@
 use super::*;
 use crate::limits::{LEFTOVERS_ALL_MAX, LEFTOVERS_MAX};
 
+/// Where programs live so long, and leave somebody behind for an hour.
+fn leaving_trees(lives: Duration) -> World {
+    let world = World::new();
+    world.script(|it| {
+        it.lives = lives;
+        it.tree_lives = Duration::from_hours(1);
+    });
+    world
+}
+
 #[test]
 fn a_session_leaves_no_more_trees_behind_than_it_may() {
     tell(async {
-        let world = World::new();
-        world.script(|it| {
-            it.lives = Duration::from_millis(10);
-            it.tree_lives = Duration::from_hours(1);
-        });
+        let world = leaving_trees(Duration::from_millis(10));
         let id = world.create(raw()).await.id().clone();
         world.wait_for(&id, Phase::Exited).await;
         let again = || Request::NewAttempt {
@@ -36,11 +42,7 @@ fn a_session_leaves_no_more_trees_behind_than_it_may() {
 #[test]
 fn what_a_stop_did_not_come_to_kill_is_killed_by_the_next_supervisor() {
     tell(async {
-        let world = World::new();
-        world.script(|it| {
-            it.lives = Duration::from_millis(10);
-            it.tree_lives = Duration::from_hours(1);
-        });
+        let world = leaving_trees(Duration::from_millis(10));
         let id = world.create(raw()).await.id().clone();
         world.wait_for(&id, Phase::Exited).await;
         let tree = world.machine.alive.borrow()[&(id.clone(), 1)].clone();
@@ -66,11 +68,7 @@ fn what_a_stop_did_not_come_to_kill_is_killed_by_the_next_supervisor() {
 #[test]
 fn all_sessions_together_leave_no_more_trees_behind_than_they_may() {
     tell(async {
-        let world = World::new();
-        world.script(|it| {
-            it.lives = Duration::from_millis(1);
-            it.tree_lives = Duration::from_hours(1);
-        });
+        let world = leaving_trees(Duration::from_millis(1));
         let mut ids = Vec::new();
         for number in 0..LEFTOVERS_ALL_MAX {
             if number % LEFTOVERS_MAX == 0 {
