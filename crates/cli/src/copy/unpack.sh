@@ -2,10 +2,12 @@
 # of STAGE/it is moved up by a rename; directories that are there stay and are filled. STAGE goes in
 # any case. A dot is written for each step: who is heard of is not taken for forgotten.
 cd -- "$1" || exit 1
-stage=./$2 one=$3 level=0 tar=
+stage=./$2 one=$3 level=0 unpacked=
 
+# Told once; told again, it goes on. tar is known by `$!`, which is set before a signal is heard.
 clean() {
-  [ -z "$tar" ] || kill "$tar" 2>/dev/null
+  trap '' HUP INT PIPE TERM
+  [ -n "$unpacked" ] || [ -z "$!" ] || kill -KILL "$!" 2>/dev/null
   rm -rf "$stage" 2>/dev/null || { chmod -R u+rwx "$stage"; rm -rf "$stage"; }
 }
 
@@ -49,8 +51,7 @@ trap clean EXIT
 mkdir -m 700 "$stage" || exit 1
 exec 3<&0
 (cd "$stage" && exec tar -xpof - <&3) &
-tar=$!
-wait "$tar" || exit
-tar=
+wait "$!" || exit
+unpacked=yes
 if [ ! -d "$stage/whole" ]; then echo "the copy broke off" >&2; exit 1; fi
 fill "$stage/it" .
