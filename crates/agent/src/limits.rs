@@ -191,3 +191,7 @@ pub const XATTR_BYTES_MAX: usize = 64 << 10;
 
 /// Further groups of one process.
 pub(crate) const GROUPS_MAX: usize = 64;
+
+/// How long the kernel may take to say what became of a request about networks: it says so before
+/// the request returns.
+pub(crate) const KERNEL_ANSWER_MAX: Duration = Duration::from_secs(5);

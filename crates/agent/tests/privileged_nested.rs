@@ -81,6 +81,10 @@ const STORIES: &[Story] = &[
         networks::egress_rules_hold_and_change_under_way,
     ),
     (
+        "rules_are_the_same_whoever_writes_them",
+        networks::rules_are_the_same_whoever_writes_them,
+    ),
+    (
         "a_link_that_is_cut_carries_nothing",
         networks::a_link_that_is_cut_carries_nothing,
     ),

@@ -1,9 +1,11 @@
 //! Stories about networks of sandboxes. They need root, `ip` and `nft`.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::Path,
+    process::{Child, Command, Stdio},
+    sync::mpsc,
     time::Duration,
 };
 
@@ -21,13 +23,17 @@ use crate::{
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 1);
 
 fn bridged(preferred: u16, egress: Egress) -> Sandbox {
+    linked(preferred, egress, Link::Open)
+}
+
+fn linked(preferred: u16, egress: Egress, link: Link) -> Sandbox {
     Sandbox::launch_with(RuntimeKind::Namespace, |config| {
         config.network = NetworkMode::Bridge;
         config.way_out = Some(WayOut {
             pool: "10.201.0.0/16".parse().unwrap(),
             preferred,
             egress,
-            link: Link::Open,
+            link,
         });
         bring(&config.directory);
     })
@@ -110,6 +116,109 @@ pub(crate) fn egress_rules_hold_and_change_under_way() {
     sandbox.config.way_out.as_mut().unwrap().egress = egress;
     call(&us(), "egress", &sandbox.config);
     assert!(ask(&sandbox, "ses-shut3", shut).contains(refused));
+}
+
+/// What most sandboxes have is written without `nft`, once the first one wrote what all share; it is
+/// the same to the last letter.
+pub(crate) fn rules_are_the_same_whoever_writes_them() {
+    let _host = Host::new();
+    let reach = |default, link| {
+        let rules = Vec::new();
+        (Egress { default, rules }, link)
+    };
+    let mut first = None;
+    for (number, (egress, link)) in [
+        reach(Verdict::Allow, Link::Open),
+        reach(Verdict::Allow, Link::Open),
+        reach(Verdict::Deny, Link::Open),
+        reach(Verdict::Allow, Link::Cut),
+        (only(SocketAddr::from(([192, 0, 2, 1], 7))), Link::Open),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let before = tool("nft list ruleset");
+        let heard = Heard::begin();
+        let preferred = u16::try_from(number).unwrap();
+        let sandbox = linked(preferred, egress, link);
+        let is_by_nft = number == 0 || number == 4;
+        assert_eq!(heard.nft_wrote(), is_by_nft, "{number}");
+        let written = tool("nft list ruleset");
+        assert!(written.contains(&device_of(&sandbox)), "{written}");
+        call(&us(), "egress", &sandbox.config);
+        assert_eq!(tool("nft list ruleset"), written, "{number}");
+        if number == 0 {
+            first = Some(sandbox);
+            continue;
+        }
+        let heard = Heard::begin();
+        drop(sandbox);
+        assert!(!heard.nft_wrote(), "{number}");
+        assert_eq!(tool("nft list ruleset"), before, "{number}");
+    }
+    // With the last one all goes.
+    drop(first);
+    nothing_is_left();
+}
+
+/// What the kernel tells of changes to its rules.
+struct Heard {
+    monitor: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Heard {
+    #[expect(clippy::disallowed_methods, reason = "test")]
+    fn begin() -> Self {
+        let mut command = Command::new("nft");
+        let mut monitor = command
+            .arg("monitor")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(monitor.stdout.take().unwrap());
+        let (tell, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in said.lines() {
+                if tell.send(line.unwrap()).is_err() {
+                    return;
+                }
+            }
+        });
+        let heard = Self { monitor, lines };
+        // It listens when it has told something.
+        while heard.lines.try_recv().is_err() {
+            Self::mark();
+        }
+        heard
+    }
+
+    /// Tells it something that nobody else would.
+    fn mark() {
+        tool("nft add table inet heard");
+        tool("nft delete table inet heard");
+    }
+
+    /// Whether `nft` changed anything since, but for the marks.
+    fn nft_wrote(mut self) -> bool {
+        tool("nft add table inet done");
+        let (mut is_mark, mut wrote) = (true, false);
+        for line in self
+            .lines
+            .iter()
+            .take_while(|line| !line.contains("inet done"))
+        {
+            if line.starts_with('#') {
+                wrote |= !is_mark && line.contains("(nft)");
+            } else {
+                is_mark = line.contains("inet heard");
+            }
+        }
+        tool("nft delete table inet done");
+        self.monitor.kill().unwrap();
+        self.monitor.wait().unwrap();
+        wrote
+    }
 }
 
 /// The network of a sandbox that runs is taken away: it says nothing to anybody, and nobody to it,

@@ -21,7 +21,10 @@
 mod doors;
 mod netlink;
 mod rules;
+mod tables;
+mod text;
 mod tidy;
+mod wire;
 
 use std::{io, net::Ipv4Addr, path::PathBuf};
 

@@ -1,30 +1,11 @@
 //! Five requests to the kernel about network devices, written by hand: a launcher needs no more.
-//!
-//! Every number is in the machine's own byte order, every attribute is padded to four bytes:
-//!
-//! ```text
-//!   nlmsghdr   length u32 · type u16 · flags u16 · sequence u32 · sender u32
-//!   ...msg     depends on the type
-//!   rtattr     length u16 · type u16 · payload, again and again; may nest
-//! ```
 
-use std::{
-    io,
-    net::Ipv4Addr,
-    os::fd::{AsFd, OwnedFd},
-};
+use std::{io, net::Ipv4Addr, os::fd::AsFd as _};
 
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice::name_to_index, recv,
-    send, socket_with,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice::name_to_index, socket_with};
 
-const REQUEST: u16 = 1;
-const ACKNOWLEDGE: u16 = 4;
-const EXCLUSIVE: u16 = 0x200;
-const CREATE: u16 = 0x400;
+use super::wire::{ACKNOWLEDGE, CREATE, EXCLUSIVE, Kernel, attribute, c, message};
 
-const ERROR: u16 = 2;
 const NEW_LINK: u16 = 16;
 const DELETE_LINK: u16 = 17;
 const NEW_ADDRESS: u16 = 20;
@@ -51,19 +32,12 @@ const UNICAST: u8 = 1;
 const ON_LINK: u32 = 4;
 
 /// A way to the kernel's network devices, those of the namespace that opened it.
-pub(super) struct Links {
-    socket: OwnedFd,
-}
+pub(super) struct Links(Kernel);
 
 impl Links {
     pub(super) fn open() -> io::Result<Self> {
-        let socket = socket_with(
-            AddressFamily::NETLINK,
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            None, // The protocol 0: devices, addresses, routes.
-        )?;
-        Ok(Self { socket })
+        // The protocol 0: devices, addresses, routes.
+        Kernel::open(None).map(Self)
     }
 
     /// Makes a pair of devices: `name` here, `peer` in the network namespace of a process.
@@ -134,17 +108,9 @@ impl Links {
 
     /// Sends a request and takes the kernel's word on it.
     fn ask(&self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
-        let length = u32::try_from(16 + body.len()).map_err(io::Error::other)?;
-        let mut message = Vec::new();
-        message.extend(length.to_ne_bytes());
-        message.extend(kind.to_ne_bytes());
-        message.extend((REQUEST | ACKNOWLEDGE | flags).to_ne_bytes());
-        message.extend([0; 8]);
-        message.extend(body);
-        send(&self.socket, &message, SendFlags::empty())?;
-        let mut answer = [0; 1024];
-        let (length, _) = recv(&self.socket, &mut answer, RecvFlags::empty())?;
-        read_answer(answer.get(..length).unwrap_or_default())
+        let mut request = Vec::new();
+        message(&mut request, kind, ACKNOWLEDGE | flags, 0, body);
+        self.0.ask(&request, 0)
     }
 }
 
@@ -168,23 +134,8 @@ fn index_of(name: &str) -> io::Result<u32> {
     Ok(name_to_index(any.as_fd(), name)?)
 }
 
-/// An `NLMSG_ERROR` with 0 is a yes; anything else isn't an answer to these requests.
-fn read_answer(answer: &[u8]) -> io::Result<()> {
-    let kind = answer.get(4..6).and_then(|b| <[u8; 2]>::try_from(b).ok());
-    let error = answer.get(16..20).and_then(|b| <[u8; 4]>::try_from(b).ok());
-    match (kind.map(u16::from_ne_bytes), error.map(i32::from_ne_bytes)) {
-        (Some(ERROR), Some(0)) => Ok(()),
-        (Some(ERROR), Some(error)) => Err(io::Error::from_raw_os_error(-error)),
-        _ => Err(io::Error::other("the kernel's answer is unreadable")),
-    }
-}
-
 fn inet() -> u8 {
     2 // AF_INET
-}
-
-fn c(name: &str) -> Vec<u8> {
-    [name.as_bytes(), b"\0"].concat()
 }
 
 /// `ifinfomsg`: family, padding, type, device, flags, which flags to change.
@@ -211,45 +162,4 @@ fn route_header(bits: u8, scope: u8, flags: u32) -> Vec<u8> {
     ];
     body.extend(flags.to_ne_bytes());
     body
-}
-
-fn attribute(body: &mut Vec<u8>, kind: u16, payload: &[u8]) {
-    let length = u16::try_from(4 + payload.len()).unwrap_or(u16::MAX);
-    body.extend(length.to_ne_bytes());
-    body.extend(kind.to_ne_bytes());
-    body.extend(payload);
-    let padding = payload.len().next_multiple_of(4) - payload.len();
-    body.extend(std::iter::repeat_n(0, padding));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn attributes_are_padded_and_their_length_is_not() {
-        let mut body = Vec::new();
-        attribute(&mut body, LINK_NAME, &c("lo"));
-        attribute(&mut body, LINK_KIND, b"veth");
-        let mut expected = Vec::new();
-        expected.extend(7_u16.to_ne_bytes());
-        expected.extend(3_u16.to_ne_bytes());
-        expected.extend(b"lo\0\0");
-        expected.extend(8_u16.to_ne_bytes());
-        expected.extend(1_u16.to_ne_bytes());
-        expected.extend(b"veth");
-        assert_eq!(body, expected);
-    }
-
-    #[test]
-    fn what_is_no_answer_is_no_yes() {
-        assert!(read_answer(&[]).is_err());
-        assert!(read_answer(&[0; 20]).is_err());
-        let mut refused = vec![0; 20];
-        refused[4..6].copy_from_slice(&ERROR.to_ne_bytes());
-        read_answer(&refused).unwrap();
-        refused[16..20].copy_from_slice(&(-libc::EEXIST).to_ne_bytes());
-        let error = read_answer(&refused).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
-    }
 }

@@ -22,10 +22,15 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use outlive_api::launch::{Egress, EgressRule, Link, Transport, Verdict, WayOut};
+use outlive_api::launch::{Egress, Link, WayOut};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
-use super::doors::Doors;
+use super::{
+    doors::Doors,
+    tables,
+    text::{MARK, SHARED, TABLE, admission, chain_rules, dismissal, link_rules, push},
+};
+use crate::log;
 
 /// The program that speaks for nftables.
 const NFT: &str = "nft";
@@ -34,64 +39,12 @@ const PATH_OF_ROOT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// Whoever changes the rules holds it: a transaction fails when another one comes in between. Which
 /// doors were opened is written in it.
 const LOCK: &str = "/run/outlive-network.lock";
-/// The name of the table.
-const TABLE: &str = "inet outlive";
 /// The name of a table that is made and removed in one step.
 const TABLE_TRIED: &str = "inet outlive_probe";
+/// The network devices that there are, one a line, its name before a colon.
+const DEVICES: &str = "/proc/net/dev";
 /// All devices of sandboxes begin like this, and nobody else's.
 pub(super) const DEVICE_PREFIX: &str = "olv";
-
-/// A table whose only chain is named after what all sandboxes share: who finds it there need not
-/// write that again. To write a chain anew takes a grace period of the whole kernel, some 10 ms.
-const MARK: &str = "inet outlive_mark";
-
-/// Tables, sets and chains that all sandboxes share. Writing them again changes nothing.
-///
-/// What comes in by a door and is neither for the host nor for many is dropped before it is
-/// routed: so a host that forwards for nobody drops it. What another table turned into something
-/// else meanwhile is dropped after it. Over a link that is cut the host says nothing but that.
-const SHARED: &str = r#"
-add table inet outlive
-add set inet outlive pairs { type ifname . ipv4_addr; }
-add set inet outlive addresses { type ipv4_addr; }
-add set inet outlive doors { type ifname; }
-add set inet outlive cut { type ifname; }
-add map inet outlive egress { type ifname : verdict; }
-add chain inet outlive prerouting { type filter hook prerouting priority mangle; policy accept; }
-add chain inet outlive forward { type filter hook forward priority filter - 10; policy accept; }
-add chain inet outlive output { type filter hook output priority filter - 10; policy accept; }
-add chain inet outlive postrouting { type nat hook postrouting priority srcnat; policy accept; }
-add chain inet outlive from_sandbox
-add chain inet outlive to_sandbox
-flush chain inet outlive prerouting
-flush chain inet outlive forward
-flush chain inet outlive output
-flush chain inet outlive postrouting
-flush chain inet outlive from_sandbox
-flush chain inet outlive to_sandbox
-flush set inet outlive doors
-add rule inet outlive prerouting iifname @doors meta nfproto ipv4 fib daddr type unicast drop
-add rule inet outlive prerouting iifname != "olv*" accept
-add rule inet outlive prerouting meta nfproto != ipv4 drop
-add rule inet outlive prerouting iifname . ip saddr != @pairs drop
-add rule inet outlive prerouting iifname @cut reject with icmpx admin-prohibited
-add rule inet outlive prerouting ct state established,related accept
-add rule inet outlive prerouting fib daddr type != unicast reject with icmpx admin-prohibited
-add rule inet outlive prerouting ip daddr { 127.0.0.0/8, 169.254.0.0/16 } reject with icmpx admin-prohibited
-add rule inet outlive forward iifname "olv*" jump from_sandbox
-add rule inet outlive forward oifname "olv*" jump to_sandbox
-add rule inet outlive forward iifname @doors meta nfproto ipv4 drop
-add rule inet outlive from_sandbox oifname "olv*" reject with icmpx admin-prohibited
-add rule inet outlive from_sandbox ct direction reply ct state established,related accept
-add rule inet outlive from_sandbox iifname vmap @egress
-add rule inet outlive from_sandbox drop
-add rule inet outlive to_sandbox oifname @cut drop
-add rule inet outlive to_sandbox ct state established,related accept
-add rule inet outlive to_sandbox drop
-add rule inet outlive output oifname @cut icmp type destination-unreachable accept
-add rule inet outlive output oifname @cut drop
-add rule inet outlive postrouting ip saddr @addresses masquerade
-"#;
 
 /// What a sandbox is to reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,7 +89,8 @@ impl Rules {
         })
     }
 
-    /// Lets sandboxes out, and has them reach what is said; those that are out, too.
+    /// Lets sandboxes out, and has them reach what is said; those that are out, too. Doors are
+    /// written down, then ruled, then opened.
     pub(super) fn admit(&mut self, sandboxes: &[(Admitted, Reach)]) -> io::Result<()> {
         let mut text = String::new();
         for (sandbox, reach) in sandboxes {
@@ -144,6 +98,7 @@ impl Rules {
             text.push_str(&link_rules(&sandbox.device, reach.link));
             text.push_str(&chain_rules(&sandbox.device, &reach.egress));
         }
+        self.doors.choose()?;
         let devices = sandboxes.iter().map(|(sandbox, _)| sandbox.device.clone());
         let admission = self.begin(devices.collect(), text)?;
         self.finish(admission)
@@ -158,6 +113,13 @@ impl Rules {
         sandbox: &Admitted,
         reach: &Reach,
     ) -> io::Result<Admission> {
+        self.doors.choose()?;
+        if self.admits_at_once(sandbox, reach) {
+            return Ok(Admission {
+                devices: vec![sandbox.device.clone()],
+                change: None,
+            });
+        }
         let mut text = admission(sandbox);
         match reach.link {
             Link::Cut => text.push_str(&link_rules(&sandbox.device, Link::Cut)),
@@ -167,18 +129,31 @@ impl Rules {
         self.begin(vec![sandbox.device.clone()], text)
     }
 
-    fn begin(&mut self, devices: Vec<String>, text: String) -> io::Result<Admission> {
-        // Doors are written down, then ruled, then opened.
-        self.doors.choose()?;
+    /// Lets a sandbox out without the program. What it can't do, and what fails, is for that.
+    fn admits_at_once(&self, sandbox: &Admitted, reach: &Reach) -> bool {
+        let (_, mark) = self.shared_and_mark();
+        reach.egress.rules.is_empty()
+            && is_done(tables::admit(
+                &mark,
+                sandbox,
+                reach.link,
+                reach.egress.default,
+            ))
+    }
+
+    fn begin(&self, devices: Vec<String>, text: String) -> io::Result<Admission> {
+        let change = self.change(text, None)?;
         Ok(Admission {
             devices,
-            change: self.change(text, None)?,
+            change: Some(change),
         })
     }
 
     /// Waits until an admission holds.
     pub(super) fn finish(&mut self, admission: Admission) -> io::Result<()> {
-        self.carry_through(admission.change)?;
+        if let Some(change) = admission.change {
+            self.carry_through(change)?;
+        }
         for device in &admission.devices {
             self.doors.forward(device)?;
         }
@@ -188,6 +163,9 @@ impl Rules {
     /// Forgets sandboxes; one that is unknown is forgotten, too. With the last one go the doors
     /// and the table.
     pub(super) fn forget(&mut self, sandboxes: &[Admitted]) -> io::Result<()> {
+        if self.forgets_at_once(sandboxes)? {
+            return Ok(());
+        }
         let mut text = String::new();
         for sandbox in sandboxes {
             // What is added is there for sure and can be removed, in the same transaction.
@@ -210,6 +188,20 @@ impl Rules {
         run(&format!(
             "delete table {TABLE}\nadd table {MARK}\ndelete table {MARK}\n"
         ))
+    }
+
+    /// Forgets a sandbox without the program, as above, while there are others.
+    fn forgets_at_once(&self, sandboxes: &[Admitted]) -> io::Result<bool> {
+        let [sandbox] = sandboxes else {
+            return Ok(false);
+        };
+        let devices = std::fs::read_to_string(DEVICES)?;
+        let mut names = devices.lines().filter_map(|line| line.split_once(':'));
+        if !names.any(|(name, _)| is_another(name.trim(), sandbox)) {
+            return Ok(false);
+        }
+        let (_, mark) = self.shared_and_mark();
+        Ok(is_done(tables::forget(&mark, sandbox)))
     }
 
     /// Those that are out.
@@ -271,12 +263,31 @@ impl Rules {
     }
 }
 
+/// Whether a change was carried out by hand, or is for the program.
+fn is_done(tried: io::Result<()>) -> bool {
+    match tried {
+        Ok(()) => true,
+        // What all sandboxes share is not there, as at the first.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) => {
+            log::warn(format_args!("rules are written by `{NFT}`: {error}"));
+            false
+        }
+    }
+}
+
+/// Whether a device is another sandbox's.
+fn is_another(device: &str, sandbox: &Admitted) -> bool {
+    device.starts_with(DEVICE_PREFIX) && device != sandbox.device
+}
+
 /// Sandboxes on their way out.
 #[derive(Debug)]
 #[must_use = "they are out once it is finished"]
 pub(super) struct Admission {
     devices: Vec<String>,
-    change: Change,
+    /// What is still under way.
+    change: Option<Change>,
 }
 
 /// A transaction that is under way.
@@ -321,77 +332,6 @@ fn elements(listing: &str) -> Vec<&str> {
         .map_or("", |(inner, _)| inner);
     let parts = inner.split(',').map(str::trim);
     parts.filter(|part| !part.is_empty()).collect()
-}
-
-fn admission(Admitted { device, address }: &Admitted) -> String {
-    format!(
-        "add chain {TABLE} {device}\n\
-         add element {TABLE} pairs {{ \"{device}\" . {address} }}\n\
-         add element {TABLE} addresses {{ {address} }}\n\
-         add element {TABLE} egress {{ \"{device}\" : jump {device} }}\n"
-    )
-}
-
-fn dismissal(Admitted { device, address }: &Admitted) -> String {
-    format!(
-        "delete element {TABLE} egress {{ \"{device}\" }}\n\
-         delete element {TABLE} pairs {{ \"{device}\" . {address} }}\n\
-         delete element {TABLE} addresses {{ {address} }}\n\
-         flush chain {TABLE} {device}\n\
-         delete chain {TABLE} {device}\n"
-    )
-}
-
-fn link_rules(device: &str, link: Link) -> String {
-    let element = format!("element {TABLE} cut {{ \"{device}\" }}\n");
-    match link {
-        Link::Cut => format!("add {element}"),
-        // What is added can be removed, as above.
-        Link::Open => format!("add {element}delete {element}"),
-    }
-}
-
-fn chain_rules(device: &str, egress: &Egress) -> String {
-    let mut text = format!("flush chain {TABLE} {device}\n");
-    let mut line = |rule: &str| push(&mut text, &format!("add rule {TABLE} {device} {rule}"));
-    for rule in &egress.rules {
-        line(&format!("{} {}", matching(rule), carried_out(rule.verdict)));
-    }
-    line(carried_out(egress.default));
-    text
-}
-
-const fn carried_out(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Allow => "accept",
-        Verdict::Deny => "reject with icmpx admin-prohibited",
-    }
-}
-
-fn matching(rule: &EgressRule) -> String {
-    let carriers = match rule.transport {
-        Transport::Any => "{ tcp, udp }",
-        Transport::Tcp => "tcp",
-        Transport::Udp => "udp",
-    };
-    let to = format!("ip daddr {}", rule.cidr);
-    match (rule.ports.is_empty(), rule.transport) {
-        (true, Transport::Any) => to,
-        (true, Transport::Tcp | Transport::Udp) => format!("{to} meta l4proto {carriers}"),
-        (false, _) => {
-            let ports = rule.ports.iter();
-            let ports: Vec<_> = ports
-                .map(|(first, last)| format!("{first}-{last}"))
-                .collect();
-            let ports = ports.join(", ");
-            format!("{to} meta l4proto {carriers} th dport {{ {ports} }}")
-        }
-    }
-}
-
-fn push(text: &mut String, line: &str) {
-    text.push_str(line);
-    text.push('\n');
 }
 
 /// Carries out a transaction.
