@@ -264,6 +264,32 @@ mod tests {
         assert!(!small.layers.may_be_swept());
     }
 
+    // Links are not looked at one by one: most of what is copied are links.
+    #[test]
+    fn every_kind_of_change_makes_a_new_version() {
+        let small = Small::new();
+        let etc = small.dir.path().join("host/etc");
+        let link = etc.join("ssl/certs/0123.0");
+        let changes: [&dyn Fn(); 6] = [
+            &|| {
+                fs::remove_file(&link).unwrap();
+                std::os::unix::fs::symlink("other.pem", &link).unwrap();
+            },
+            &|| fs::write(etc.join("ssl/certs/ca.pem"), "PEM").unwrap(),
+            &|| fs::write(etc.join("ssl/certs/other.pem"), "new").unwrap(),
+            &|| std::os::unix::fs::symlink("/usr/bin/vi", etc.join("alternatives/vi")).unwrap(),
+            &|| fs::remove_file(&link).unwrap(),
+            &|| fs::remove_file(etc.join("profile")).unwrap(),
+        ];
+        let mut before = small.layers.current().unwrap();
+        for (number, change) in changes.iter().enumerate() {
+            change();
+            let after = small.layers.current().unwrap();
+            assert_ne!(before.path(), after.path(), "change {number}");
+            before = after;
+        }
+    }
+
     #[test]
     fn a_launch_keeps_the_version_that_it_was_given() {
         let small = Small::new();

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, Metadata},
     io,
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{DirEntryExt as _, MetadataExt as _},
     path::{Path, PathBuf},
 };
 
@@ -67,8 +67,16 @@ const ETC_FILES: &[&str] = &[
 const ETC_DIRS: &[&str] = &["alternatives", "ld.so.conf.d", "ssl/certs"];
 
 /// What tells that a file is not the one that was copied: path, inode, size, mode, and the time
-/// of its last change of any kind.
+/// of its last change of any kind. Of a link in a directory only path and inode: a link can't be
+/// changed, only be replaced, which changes the directory, too; most files here are links.
 pub(super) type Fingerprint = Vec<(PathBuf, u64, u64, u32, i64, i64)>;
+
+/// A name in a directory.
+struct Entry {
+    path: PathBuf,
+    kind: fs::FileType,
+    inode: u64,
+}
 
 /// The host, by its root.
 #[derive(Debug)]
@@ -77,7 +85,7 @@ pub(super) struct Host(pub(super) PathBuf);
 impl Host {
     /// What the files look like from which the layer is made.
     pub(super) fn fingerprint(&self) -> Result<Fingerprint, LayerError> {
-        let mut seen = Vec::new();
+        let (mut seen, mut links) = (Vec::new(), Vec::new());
         // What can't be looked at is not on this host, and so not in the layer.
         let mut look = |path: PathBuf, meta: io::Result<Metadata>| {
             if let Ok(meta) = meta {
@@ -105,13 +113,19 @@ impl Host {
         }
         for name in ETC_DIRS {
             let dir = self.0.join("etc").join(name);
-            for (path, _) in entries(&dir)? {
-                let meta = fs::symlink_metadata(&path);
-                look(path, meta);
+            for Entry { path, kind, inode } in entries(&dir)? {
+                if kind.is_symlink() {
+                    links.push((path, inode, 0, 0, 0, 0));
+                } else {
+                    let meta = fs::symlink_metadata(&path);
+                    look(path, meta);
+                }
             }
+            look(dir.clone(), fs::metadata(dir));
         }
         let bash = self.0.join("usr/bin/bash");
         look(bash.clone(), fs::symlink_metadata(bash));
+        seen.append(&mut links);
         seen.sort();
         Ok(seen)
     }
@@ -210,7 +224,7 @@ impl Host {
             owner: 0,
         };
         nodes.insert(inside.clone(), node);
-        for (path, kind) in entries(&dir)? {
+        for Entry { path, kind, .. } in entries(&dir)? {
             let Some(name) = path.file_name() else {
                 continue;
             };
@@ -227,7 +241,7 @@ impl Host {
 }
 
 /// What is in a directory of the host; nothing when there is none.
-fn entries(dir: &Path) -> Result<Vec<(PathBuf, fs::FileType)>, LayerError> {
+fn entries(dir: &Path) -> Result<Vec<Entry>, LayerError> {
     let found = match fs::read_dir(dir) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -236,7 +250,11 @@ fn entries(dir: &Path) -> Result<Vec<(PathBuf, fs::FileType)>, LayerError> {
     found
         .map(|entry| {
             let entry = entry?;
-            Ok((entry.path(), entry.file_type()?))
+            Ok(Entry {
+                path: entry.path(),
+                kind: entry.file_type()?,
+                inode: entry.ino(),
+            })
         })
         .collect::<io::Result<_>>()
         .map_err(at("reading", dir))
