@@ -50,7 +50,7 @@ use super::{
 use crate::{
     agents::keeper::Keeper,
     ids,
-    images::HostLayers,
+    images::{HostLayer, HostLayers},
     limits::{LAUNCH_MAX, SWEEP_MAX},
     sandboxes::config::SandboxConfig,
 };
@@ -170,22 +170,14 @@ impl LauncherRuntime {
     async fn launch(&self, start: &Start<'_>, kind: RuntimeKind) -> Result<Started, RuntimeError> {
         let place = self.places.of(start.sandbox);
         let log = locked_log(&place)?;
-        let launcher = self.agent.begin("launch", &log)?;
+        // The program starts, which takes a moment, while what it is told is gathered.
+        let (told, launcher) = tokio::join!(
+            self.plan(start, kind, &place),
+            self.agent.begin("launch", &log)
+        );
+        let launcher = launcher?;
         // Held until the keeper lives, which then says by itself that it uses the layer.
-        let (image, _layer) = self.image(start, kind).await?;
-        let config = launch_config(Plan {
-            start,
-            kind,
-            image,
-            network: self.network_of(kind, start.config),
-            pool: self.pool,
-            quota: self.quota_of(kind, start.config)?,
-            place: &place,
-        })?;
-        let message = encoded(&config)?;
-        // What a later server needs to sweep up after this launch, whatever becomes of it.
-        let kept = place.launch_config();
-        replace_path(&kept, &message).map_err(file("writing", &kept))?;
+        let (message, _layer) = told?;
         let answer = launcher.carry_out(&message, LAUNCH_MAX).await?;
         let launched = match minicbor::decode(&answer) {
             Ok(LaunchOutcome::Started(launched)) => launched,
@@ -211,6 +203,31 @@ impl LauncherRuntime {
                 .unwrap_or_else(PoisonError::into_inner) = Some(launched.isolation);
         }
         Ok(Started { keeper, tier })
+    }
+
+    /// What the launcher is told, which is written down before it is, and the layer that it counts
+    /// on.
+    async fn plan(
+        &self,
+        start: &Start<'_>,
+        kind: RuntimeKind,
+        place: &Place,
+    ) -> Result<(Vec<u8>, Option<Arc<HostLayer>>), RuntimeError> {
+        let (image, layer) = self.image(start, kind).await?;
+        let config = launch_config(Plan {
+            start,
+            kind,
+            image,
+            network: self.network_of(kind, start.config),
+            pool: self.pool,
+            quota: self.quota_of(kind, start.config)?,
+            place,
+        })?;
+        let message = encoded(&config)?;
+        // What a later server needs to sweep up after this launch, whatever becomes of it.
+        let kept = place.launch_config();
+        replace_path(&kept, &message).map_err(file("writing", &kept))?;
+        Ok((message, layer))
     }
 
     /// Removes what a runtime that is gone left in the kernel.

@@ -19,12 +19,12 @@ use tokio::{
 
 use super::{
     super::{Place, RuntimeError, host::Host},
-    file,
+    blocking, file,
 };
 use crate::limits::{LAUNCH_ANSWER_BYTES_MAX, LAUNCH_LOG_BYTES_SHOWN, PROBE_MAX};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Program {
     path: PathBuf,
 }
@@ -55,9 +55,15 @@ impl Program {
     }
 
     /// Starts the agent's binary, which takes a moment and does nothing before it is told what.
-    pub(super) fn begin<'l>(&self, verb: &str, log: &'l File) -> Result<Begun<'l>, RuntimeError> {
-        let child = self.spawn(verb, log);
-        let child = child.map_err(|error| launcher_failed(&error.to_string(), log))?;
+    pub(super) async fn begin<'l>(
+        &self,
+        verb: &'static str,
+        log: &'l File,
+    ) -> Result<Begun<'l>, RuntimeError> {
+        let failed = |error: io::Error| launcher_failed(&error.to_string(), log);
+        let (program, file) = (self.clone(), log.try_clone().map_err(failed)?);
+        let child = blocking(move || program.spawn(verb, &file)).await?;
+        let child = child.map_err(failed)?;
         Ok(Begun { child, log })
     }
 
@@ -76,12 +82,13 @@ impl Program {
     /// Runs the agent's binary; its answer.
     pub(super) async fn run(
         &self,
-        verb: &str,
+        verb: &'static str,
         message: &[u8],
         log: &File,
         within: Duration,
     ) -> Result<Vec<u8>, RuntimeError> {
-        self.begin(verb, log)?.carry_out(message, within).await
+        let begun = self.begin(verb, log).await?;
+        begun.carry_out(message, within).await
     }
 }
 
