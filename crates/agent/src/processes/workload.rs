@@ -62,6 +62,8 @@ impl Workload {
             if cgroup::stands_still(events.get_ref().as_fd())? {
                 return Ok(());
             }
+            // Whoever is about to stand still may wait for this very core.
+            rustix::thread::sched_yield();
             tokio::task::yield_now().await;
         }
         // A change after a look is reported, but the kernel may keep the report for 10 ms.

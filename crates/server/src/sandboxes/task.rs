@@ -353,6 +353,8 @@ impl Task {
         if !std::mem::take(&mut self.owes_note) {
             return;
         }
+        // Whoever was answered is at it first.
+        tokio::task::yield_now().await;
         let record = self.record.clone();
         if let Err(error) = self.save(&record, OnDisk::Never).await {
             tracing::error!(sandbox = %record.id, %error, "the store does not know yet what became of a sandbox");
