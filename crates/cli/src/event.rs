@@ -33,6 +33,9 @@ pub struct Event {
     /// Nobody knows how it ended.
     #[serde(default)]
     pub exit_unknown: bool,
+    /// Whether memory ran out; `unknown` where nobody can tell.
+    #[serde(default)]
+    pub oom: Option<Value>,
     /// Why.
     #[serde(default)]
     pub reason: Option<String>,

@@ -162,8 +162,14 @@ pub fn conclude(attachment: &Attachment<'_>, outcome: Outcome, limit: Limit) -> 
             note("the --timeout passed and the command was stopped");
             Ok(EXIT_TIMEOUT)
         }
-        Outcome::Ended(Ending::Code(code), _) => Ok(code),
-        Outcome::Ended(Ending::Signal(signal), _) => Ok(128 | signal),
+        Outcome::Ended(Ending::Code(code), event) => {
+            say_who_ended(&event);
+            Ok(code)
+        }
+        Outcome::Ended(Ending::Signal(signal), event) => {
+            say_who_ended(&event);
+            Ok(128 | signal)
+        }
         Outcome::Ended(Ending::StartFailed(message), _) => {
             let what = if message.is_empty() {
                 "the command could not be started"
@@ -204,6 +210,22 @@ pub fn conclude(attachment: &Attachment<'_>, outcome: Outcome, limit: Limit) -> 
             Err(failure.not_the_program())
         }
     }
+}
+
+/// Says why a command ended that did not end by itself: its code alone would not.
+fn say_who_ended(event: &Event) {
+    let words = match event.reason.as_deref() {
+        _ if event.oom == Some(Value::Bool(true)) => {
+            "memory ran out, so the command was killed; `outlive sandbox get` shows its sandbox's limit"
+        }
+        Some("session_expired") => {
+            "the command was stopped: its session's idle timeout or lifetime passed"
+        }
+        Some("readiness_timeout") => "the command was stopped: it was not ready in time",
+        Some("desired_state_stopped") => "the command was stopped: somebody stopped its session",
+        Some(_) | None => return,
+    };
+    note(words);
 }
 
 /// Says where we left off and how to come back.

@@ -91,6 +91,46 @@ async fn output_and_exit_code_are_the_programs_own() {
     }
 }
 
+// It was 143 without a word, and 137 when memory ran out.
+#[tokio::test]
+async fn who_ended_a_command_that_did_not_end_by_itself_is_said() {
+    for (end, code, said) in [
+        (json!({"reason": "session_expired"}), 143, "idle timeout"),
+        (json!({"reason": "readiness_timeout"}), 143, "ready in time"),
+        (json!({"reason": "desired_state_stopped"}), 143, "stopped"),
+        (
+            json!({"reason": "desired_state_stopped", "exit_code": 4}),
+            4,
+            "stopped",
+        ),
+        (
+            json!({"reason": "killed", "oom": true, "signal": "SIGKILL"}),
+            137,
+            "memory ran out",
+        ),
+    ] {
+        let mut whole = json!({"exit_code": -1, "signal": "SIGTERM", "oom": false});
+        for (key, value) in end.as_object().unwrap() {
+            whole[key] = value.clone();
+        }
+        if end.get("exit_code").is_some() {
+            whole["signal"] = Value::Null;
+        }
+        let fake = ending(whole).await;
+        let outlive = Outlive::new(&fake.url);
+        let done = outlive.run("run -- prog").await;
+        assert_eq!(done.code(), code, "{end}: {done:?}");
+        assert!(done.stderr.contains(said), "{end}: {done:?}");
+        let told = outlive.run("run --json -- prog").await;
+        assert_eq!(told.code(), code, "{end}: {told:?}");
+        let notes = told.stderr.lines().filter(|line| line.contains(said));
+        for note in notes.clone() {
+            serde_json::from_str::<Value>(note).unwrap();
+        }
+        assert_eq!(notes.count(), 1, "{end}: {told:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_time_limit_that_passed_has_a_code_of_its_own() {
     let end = json!({"exit_code": -1, "signal": "SIGTERM", "reason": "session_expired"});
