@@ -159,10 +159,12 @@ def test_a_full_disk_stops_the_sandbox_and_a_resume_gives_time_to_make_room(limi
     assert sandbox.sh("rm /root/big").wait_exit()["exit_code"] == 0
     wait_until(lambda: not sandbox.get()["disk"]["full"], 15, "room on the disk")
     # /tmp counts, too; and so does a higher limit.
-    sandbox.sh("head -c 20000000 /dev/zero > /tmp/big").wait_exit()
+    writer = sandbox.sh("head -c 20000000 /dev/zero > /tmp/big")
     sandbox.wait_state("frozen")
     sandbox.api.call("PUT", sandbox.path, {"config": {"resources": {"disk": "1Gi"}}})
     wait_until(lambda: not sandbox.get()["disk"]["full"], 15, "room on the disk")
+    sandbox.resume()  # It may have stood still before its end.
+    assert writer.wait_exit()["exit_code"] == 0
     assert said(sandbox.sh("stat -c %s /tmp/big")) == b"20000000\n"
 
 

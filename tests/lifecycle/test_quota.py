@@ -478,7 +478,7 @@ def test_whoever_has_no_quotas_is_told_and_disks_from_then_stay_checked(btrfs):
         # Turned off under a server that runs.
         assert limit() == "checked"
         assert (enforced_by(old), enforced_by(new)) == ("checked", "checked")
-        works(new, "head -c 80000000 /dev/zero > /root/big")
+        new.sh("head -c 80000000 /dev/zero > /root/big")  # It may stand still before its end.
         new.wait_state("frozen", 60)
         for sandbox in (old, new, fork):
             sandbox.delete()
