@@ -62,7 +62,7 @@ impl Kernel {
 /// Whether the awaited request is acknowledged; an error is what the kernel said of any.
 fn read_answers(mut answers: &[u8], awaited: u32) -> io::Result<bool> {
     let unreadable = || io::Error::other("the kernel's answer is unreadable");
-    while !answers.is_empty() {
+    loop {
         let word = |at: usize| -> io::Result<[u8; 4]> {
             let bytes = answers.get(at..at + 4).ok_or_else(unreadable)?;
             <[u8; 4]>::try_from(bytes).map_err(|_| unreadable())
@@ -80,8 +80,10 @@ fn read_answers(mut answers: &[u8], awaited: u32) -> io::Result<bool> {
         }
         let next = length.next_multiple_of(4).min(answers.len());
         answers = answers.get(next..).unwrap_or_default();
+        if answers.is_empty() {
+            return Ok(false);
+        }
     }
-    Ok(false)
 }
 
 /// Appends a request.
@@ -150,7 +152,6 @@ mod tests {
 
     #[test]
     fn the_awaited_yes_is_one_and_any_no_is_a_no() {
-        assert!(!read_answers(&[], 7).unwrap());
         assert!(!read_answers(&answer(6, 0), 7).unwrap());
         let both = [answer(6, 0), answer(7, 0)].concat();
         assert!(read_answers(&both, 7).unwrap());
@@ -161,6 +162,7 @@ mod tests {
 
     #[test]
     fn what_is_no_answer_is_no_yes() {
+        read_answers(&[], 0).unwrap_err();
         read_answers(&[0; 20], 0).unwrap_err();
         let whole = answer(7, 0);
         for length in 1..whole.len() {
