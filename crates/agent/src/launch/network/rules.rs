@@ -99,9 +99,12 @@ impl Rules {
             text.push_str(&chain_rules(&sandbox.device, &reach.egress));
         }
         self.doors.choose()?;
+        let change = self.change(text, None)?;
         let devices = sandboxes.iter().map(|(sandbox, _)| sandbox.device.clone());
-        let admission = self.begin(devices.collect(), text)?;
-        self.finish(admission)
+        self.finish(Admission {
+            devices: devices.collect(),
+            change: Some(change),
+        })
     }
 
     /// Lets a sandbox out that no rule knows; waits for nothing, it is done with [`Self::finish`].
@@ -114,19 +117,21 @@ impl Rules {
         reach: &Reach,
     ) -> io::Result<Admission> {
         self.doors.choose()?;
-        if self.admits_at_once(sandbox, reach) {
-            return Ok(Admission {
-                devices: vec![sandbox.device.clone()],
-                change: None,
-            });
-        }
-        let mut text = admission(sandbox);
-        match reach.link {
-            Link::Cut => text.push_str(&link_rules(&sandbox.device, Link::Cut)),
-            Link::Open => {} // As it is without a rule.
-        }
-        text.push_str(&chain_rules(&sandbox.device, &reach.egress));
-        self.begin(vec![sandbox.device.clone()], text)
+        let change = if self.admits_at_once(sandbox, reach) {
+            None
+        } else {
+            let mut text = admission(sandbox);
+            match reach.link {
+                Link::Cut => text.push_str(&link_rules(&sandbox.device, Link::Cut)),
+                Link::Open => {} // As it is without a rule.
+            }
+            text.push_str(&chain_rules(&sandbox.device, &reach.egress));
+            Some(self.change(text, None)?)
+        };
+        Ok(Admission {
+            devices: vec![sandbox.device.clone()],
+            change,
+        })
     }
 
     /// Lets a sandbox out without the program. What it can't do, and what fails, is for that.
@@ -139,14 +144,6 @@ impl Rules {
                 reach.link,
                 reach.egress.default,
             ))
-    }
-
-    fn begin(&self, devices: Vec<String>, text: String) -> io::Result<Admission> {
-        let change = self.change(text, None)?;
-        Ok(Admission {
-            devices,
-            change: Some(change),
-        })
     }
 
     /// Waits until an admission holds.
