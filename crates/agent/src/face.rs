@@ -14,7 +14,7 @@ pub fn main(supervisor: Face) -> ExitCode {
     } else {
         complain(
             "usage: outlive-agent \
-             launch|sweep|tidy|tidy-groups|egress|limit|copy|drop|probe|enter|version\n",
+             launch|sweep|settle|tidy|tidy-groups|egress|limit|copy|drop|probe|enter|version\n",
         );
         ExitCode::from(2)
     }
@@ -33,6 +33,7 @@ pub fn find(supervisor: Face) -> Option<(String, Face)> {
             let face: Face = match command.as_str() {
                 "launch" => launch::main,
                 "sweep" => launch::sweep,
+                "settle" => launch::settle,
                 "tidy" => launch::tidy,
                 "tidy-groups" => launch::tidy_groups,
                 "copy" => copy::main,

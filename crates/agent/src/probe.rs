@@ -7,7 +7,7 @@
 //!   journal_protected  true | false
 //!   two_uid        ok | reason                 agent and workload can have a user each
 //!   userns         root | N ids | enter: N ids | reason    see `probe_userns`
-//!   cgroup2        path | reason               our group, when we may make groups in it
+//!   cgroup2        path | reason               the group that we make groups in, when we may
 //!   cgroup.memory, cgroup.pids, cgroup.cpu     v1 PATH | v2 | reason
 //!   splice_pty     ok | reason
 //!   pidfd_exit     ok | reason                 the kernel knows exits that others reaped
@@ -35,7 +35,10 @@ use rustix::{
 };
 
 use crate::{
-    launch::{Hierarchy, ONE_ID, discover, probe_bridge, probe_two_uid, rehearse, user_namespace},
+    launch::{
+        Hierarchy, ONE_ID, discover, probe_bridge, probe_two_uid, rehearse, user_namespace,
+        would_limit,
+    },
     process::{
         fence::{Fence, Keeps},
         pty,
@@ -266,15 +269,7 @@ fn probe_controller(hierarchies: &[Hierarchy], controller: &str) -> io::Result<S
         .iter()
         .find(|h| h.controller.is_empty())
         .ok_or_else(|| refused("no cgroup2 mount"))?;
-    let controllers = std::fs::read_to_string(format!("{}/cgroup.controllers", unified.base))?;
-    if controllers
-        .split_whitespace()
-        .any(|name| name == controller)
-    {
-        Ok("v2".to_owned())
-    } else {
-        Err(refused("not delegated to us"))
-    }
+    would_limit(&unified.base, controller).map(|()| "v2".to_owned())
 }
 
 fn probe_splice() -> io::Result<()> {

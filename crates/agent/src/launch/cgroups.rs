@@ -6,12 +6,13 @@
 //!     BASE/outlive/SANDBOX/work/SESSION.N
 //! ```
 //!
-//! BASE is our own group in that hierarchy, so a limit on us holds for our sandboxes. On
-//! version 1 nothing is moved: the spawner thread enters the folder once and its children are
-//! born there. Where BASE was is written down in the sandbox's directory, since the one who
-//! sweeps later may stand elsewhere.
+//! On version 1 BASE is our own group in that hierarchy, and nothing is moved: the spawner thread
+//! enters the folder once and its children are born there. On cgroup2 it is the one around, see
+//! `room`. Where BASE was is written down in the sandbox's directory, since the one who sweeps
+//! later may stand elsewhere.
 
 mod left;
+mod room;
 
 use std::{
     io::Read,
@@ -19,13 +20,14 @@ use std::{
     time::Duration,
 };
 
-use outlive_api::launch::{LaunchConfig, RuntimeKind};
+use outlive_api::launch::{LaunchConfig, LaunchFailure, RuntimeKind};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Gid, Mode, OFlags, Uid, chownat, fchown, mkdirat, open},
 };
 
-pub use self::left::main as tidy;
+pub(crate) use self::room::would_limit;
+pub use self::{left::main as tidy, room::settle};
 use super::{
     limits::{Limit, wanted},
     step::{Fail, Step, failure},
@@ -48,7 +50,7 @@ const SWEEP_MAX: Duration = Duration::from_secs(10);
 pub(crate) struct Hierarchy {
     /// `""` for cgroup2, else the controller.
     pub(crate) controller: String,
-    /// Our own group in it, as a path.
+    /// The group in it that ours are made in, as a path.
     pub(crate) base: String,
 }
 
@@ -63,10 +65,16 @@ pub(crate) fn discover() -> Vec<Hierarchy> {
             .and_then(|mut file| file.read_to_string(&mut text))
             .map_or(String::new(), |_| text)
     };
-    discover_in(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+    let (mounts, groups) = (read("/proc/self/mountinfo"), read("/proc/self/cgroup"));
+    discover_in(&mounts, &groups, room::around)
 }
 
-fn discover_in(mounts: &str, groups: &str) -> Vec<Hierarchy> {
+/// `around` says which group, for one of cgroup2 below a mount.
+fn discover_in(
+    mounts: &str,
+    groups: &str,
+    around: impl Fn(&str, String) -> String,
+) -> Vec<Hierarchy> {
     let mut found: Vec<Hierarchy> = Vec::new();
     for line in mounts.lines() {
         let Some((left, right)) = line.split_once(" - ") else {
@@ -92,7 +100,10 @@ fn discover_in(mounts: &str, groups: &str) -> Vec<Hierarchy> {
             if let (false, Some(base)) = (known, base(groups, controller, root, mount)) {
                 found.push(Hierarchy {
                     controller: controller.to_owned(),
-                    base,
+                    base: match controller {
+                        "" => around(mount, base),
+                        _ => base,
+                    },
                 });
             }
         }
@@ -128,6 +139,8 @@ pub(super) struct Cgroups {
     sandbox: Option<OwnedFd>,
     workload: Option<OwnedFd>,
     folders: Vec<(&'static str, OwnedFd)>,
+    /// Limits that cgroup2 has yet to be told of.
+    unified: Vec<Limit>,
     off: Vec<String>,
 }
 
@@ -198,17 +211,21 @@ impl Cgroups {
         places: &mut String,
     ) -> Step<()> {
         for limit in wanted(config.limits) {
-            match self.limit_by(&limit, hierarchies, config, owner, places) {
+            let v1 = hierarchies
+                .iter()
+                .find(|h| h.controller == limit.controller);
+            let limited = match v1 {
+                Some(hierarchy) => self.limit_by(&limit, hierarchy, config, owner, places),
+                None => self.prepare(&limit, hierarchies),
+            };
+            match limited.step(&format!("limiting {}", limit.controller)) {
+                Ok(()) if v1.is_none() => self.unified.push(limit),
                 Ok(()) => {}
                 Err(e) if limit.wished => self.off.push(format!(
                     "limit of {}: {}; nobody asked for one",
                     limit.controller, e.message
                 )),
-                Err(mut e) => {
-                    // Not the tier is missing: the sandbox is refused, not run with less around it.
-                    e.unsupported = false;
-                    return Err(e);
-                }
+                Err(e) => return Err(required(e)),
             }
         }
         Ok(())
@@ -217,44 +234,58 @@ impl Cgroups {
     fn limit_by(
         &mut self,
         limit: &Limit,
-        hierarchies: &[Hierarchy],
+        hierarchy: &Hierarchy,
         config: &LaunchConfig,
         owner: Option<u32>,
         places: &mut String,
-    ) -> Step<()> {
-        let v1 = hierarchies
-            .iter()
-            .find(|h| h.controller == limit.controller);
-        let step = format!("limiting {}", limit.controller);
-        match v1 {
-            Some(hierarchy) => {
-                let folder = make_folder(hierarchy, config).step(&step)?;
-                for (file, value) in &limit.v1 {
-                    write_file(folder.as_fd(), file, value.as_bytes()).step(&step)?;
-                }
-                own(folder.as_fd(), owner, &["tasks", "cgroup.procs"]).step(&step)?;
-                places.extend([hierarchy.base.as_str(), "\n"]);
-                self.folders.push((limit.name, folder));
-            }
-            None => self.limit_unified(limit).step(&step)?,
+    ) -> std::io::Result<()> {
+        let folder = make_folder(hierarchy, config)?;
+        for (file, value) in &limit.v1 {
+            write_file(folder.as_fd(), file, value.as_bytes())?;
+        }
+        own(folder.as_fd(), owner, &["tasks", "cgroup.procs"])?;
+        places.extend([hierarchy.base.as_str(), "\n"]);
+        self.folders.push((limit.name, folder));
+        Ok(())
+    }
+
+    /// Has what lies around limit sandboxes. Where it can't, trying would spoil it: with processes
+    /// in it, it could hold no sandbox at all.
+    fn prepare(&self, limit: &Limit, hierarchies: &[Hierarchy]) -> std::io::Result<()> {
+        let unified = hierarchies.iter().find(|h| h.controller.is_empty());
+        let unified = unified.ok_or_else(none_there)?;
+        room::can_limit(&unified.base, limit.controller)?;
+        self.enable(limit, &["../../", "../"])
+    }
+
+    /// Sets the limits of cgroup2. From here on no process can be in the sandbox's group itself.
+    pub(super) fn divide(&self) -> Step<()> {
+        for limit in &self.unified {
+            self.limit_unified(limit)
+                .step(&format!("limiting {}", limit.controller))
+                .map_err(required)?;
         }
         Ok(())
     }
 
     fn limit_unified(&self, limit: &Limit) -> std::io::Result<()> {
-        let (Some(sandbox), Some(workload)) = (&self.sandbox, &self.workload) else {
-            return Err(std::io::Error::from_raw_os_error(libc::ENODEV));
-        };
-        let enable = format!("+{}", limit.controller);
-        // From the top down; a folder with processes of its own refuses (EBUSY).
-        for above in ["../../", "../", ""] {
-            write_file(
-                sandbox.as_fd(),
-                &format!("{above}cgroup.subtree_control"),
-                enable.as_bytes(),
-            )?;
+        self.enable(limit, &[""])?;
+        if limit.controller == "memory" {
+            self.enable(limit, &["work/"])?; // Each attempt has a count of its own kills.
         }
+        let workload = self.workload.as_ref().ok_or_else(none_there)?;
         write_file(workload.as_fd(), limit.v2.0, limit.v2.1.as_bytes())
+    }
+
+    /// Has these groups, as seen from the sandbox's, limit what is in them.
+    fn enable(&self, limit: &Limit, groups: &[&str]) -> std::io::Result<()> {
+        let sandbox = self.sandbox.as_ref().ok_or_else(none_there)?;
+        let enable = format!("+{}", limit.controller);
+        for group in groups {
+            let file = format!("{group}cgroup.subtree_control");
+            write_file(sandbox.as_fd(), &file, enable.as_bytes())?;
+        }
+        Ok(())
     }
 
     /// The group in which the agent starts.
@@ -281,6 +312,16 @@ impl Cgroups {
     pub(super) fn off(&self) -> &[String] {
         &self.off
     }
+}
+
+fn none_there() -> std::io::Error {
+    std::io::Error::from_raw_os_error(libc::ENODEV)
+}
+
+/// Not the tier is missing: the sandbox is refused, not run with less around it.
+fn required(mut failure: LaunchFailure) -> LaunchFailure {
+    failure.unsupported = false;
+    failure
 }
 
 fn make_folder(hierarchy: &Hierarchy, config: &LaunchConfig) -> std::io::Result<OwnedFd> {
@@ -394,6 +435,10 @@ fn open_events(group: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
+    fn own(_mount: &str, own: String) -> String {
+        own
+    }
+
     #[test]
     fn a_hybrid_machine_has_a_place_in_every_hierarchy() {
         let mounts = "\
@@ -402,7 +447,7 @@ mod tests {
 35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
 41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw";
         let groups = "4:memory:/a/b\n1:cpu:/\n0::/";
-        let found: Vec<_> = discover_in(mounts, groups)
+        let found: Vec<_> = discover_in(mounts, groups, own)
             .into_iter()
             .map(|h| (h.controller, h.base))
             .collect();
@@ -416,12 +461,14 @@ mod tests {
     }
 
     #[test]
-    fn a_service_of_a_unified_machine_builds_below_itself() {
+    fn a_service_of_a_unified_machine_builds_beside_itself() {
         let mounts = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate";
-        let found = discover_in(mounts, "0::/system.slice/outlive.service\n");
+        let found = discover_in(mounts, "0::/system.slice/outlive.service\n", |_, own| {
+            own.replace("/outlive.service", "")
+        });
         assert_eq!(
             found.first().map(|h| h.base.as_str()),
-            Some("/sys/fs/cgroup/system.slice/outlive.service")
+            Some("/sys/fs/cgroup/system.slice")
         );
     }
 
@@ -429,12 +476,12 @@ mod tests {
     fn a_mount_that_shows_only_a_part_is_used_for_that_part() {
         let mounts = "30 23 0:26 /pod /sys/fs/cgroup rw - cgroup2 cgroup2 rw";
         assert_eq!(
-            discover_in(mounts, "0::/pod/box\n"),
+            discover_in(mounts, "0::/pod/box\n", own),
             vec![Hierarchy {
                 controller: String::new(),
                 base: "/sys/fs/cgroup/box".to_owned(),
             }]
         );
-        assert_eq!(discover_in(mounts, "0::/elsewhere\n"), vec![]);
+        assert_eq!(discover_in(mounts, "0::/elsewhere\n", own), vec![]);
     }
 }

@@ -36,8 +36,8 @@ mod start;
 pub(crate) mod step;
 mod two_uid;
 
-pub use cgroups::tidy as tidy_groups;
-pub(crate) use cgroups::{Hierarchy, discover};
+pub(crate) use cgroups::{Hierarchy, discover, would_limit};
+pub use cgroups::{settle, tidy as tidy_groups};
 pub(crate) use namespaces::user_namespace;
 pub(crate) use nested::{ONE_ID, rehearse};
 pub(crate) use network::probe as probe_bridge;

@@ -8,6 +8,7 @@ use std::{
 use rustix::{
     fs::{Mode, OFlags, open},
     pipe::{PipeFlags, pipe_with},
+    process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid},
 };
 
 use super::step::{Fail as _, Step};
@@ -49,7 +50,7 @@ impl UserNamespace {
     const STEP: &str = "making a user namespace";
 
     pub(super) fn begin(first: u32, count: u32) -> Step<Self> {
-        let maker = Maker::fork(libc::CLONE_NEWUSER, None, || Ok(())).step(Self::STEP)?;
+        let maker = Maker::fork(libc::CLONE_NEWUSER).step(Self::STEP)?;
         Ok(Self {
             maker,
             first,
@@ -66,57 +67,65 @@ impl UserNamespace {
     }
 }
 
-/// A namespace, on its way, that sees the sandbox's control group as the root of all.
+/// Like [`sys::fork_into`] the group of the agent, in a namespace that sees the one of the sandbox as
+/// the root of all.
 ///
-/// Such a namespace begins at the group of the process that makes it, and the agent is born in
-/// another one: moving it there later would wait for a grace period of the whole kernel, some
-/// 10 ms.
-pub(super) struct CgroupNamespace(Maker);
-
-impl CgroupNamespace {
-    const STEP: &str = "making a namespace of control groups";
-
-    pub(super) fn begin(sandbox: BorrowedFd<'_>) -> Step<Self> {
-        let unshare = || sys::unshare(libc::CLONE_NEWCGROUP);
-        let maker = Maker::fork(0, Some(sandbox), unshare).step(Self::STEP)?;
-        Ok(Self(maker))
-    }
-
-    /// Has what is forked from here on live in it.
-    pub(super) fn enter(self) -> Step<()> {
-        let take = |pid| open_namespace(pid, "cgroup").step(Self::STEP);
-        let made = self.0.give(take).step(Self::STEP)?;
-        sys::enter_cgroup_namespace(made?.as_fd()).step(Self::STEP)
+/// Such a namespace begins at the group of the process that makes it: one that is born there,
+/// since moving somebody waits for a grace period of the whole kernel, some 10 ms. It has to bear
+/// the agent, too: a namespace is left by nobody, nor entered from a group outside. What it
+/// bears is our child.
+pub(super) fn fork_below(
+    kinds: libc::c_int,
+    sandbox: BorrowedFd<'_>,
+    agent: BorrowedFd<'_>,
+) -> io::Result<Forked> {
+    let (answer, answers) = pipe_with(PipeFlags::CLOEXEC)?;
+    match sys::fork_into(0, Some(sandbox))? {
+        Forked::Child => {
+            let born = sys::unshare(libc::CLONE_NEWCGROUP)
+                .and_then(|()| sys::fork_into(kinds | libc::CLONE_PARENT, Some(agent)));
+            let told = match born {
+                Ok(Forked::Child) => return Ok(Forked::Child),
+                Ok(Forked::Parent { pid, .. }) => i64::from(pid),
+                Err(e) => -i64::from(e.raw_os_error().unwrap_or(libc::EIO)),
+            };
+            match rustix::io::write(&answers, &told.to_ne_bytes()) {
+                Ok(_) | Err(_) => sys::exit_now(0), // A parent that is gone needs nothing.
+            }
+        }
+        Forked::Parent { pidfd, .. } => {
+            drop(answers);
+            let mut told = [0; size_of::<i64>()];
+            let read = std::fs::File::from(answer).read_exact(&mut told);
+            waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
+            read?;
+            let pid = i32::try_from(i64::from_ne_bytes(told)).map_err(io::Error::other)?;
+            match Pid::from_raw(pid) {
+                Some(child) if pid > 0 => Ok(Forked::Parent {
+                    pid: pid.unsigned_abs(),
+                    pidfd: pidfd_open(child, PidfdFlags::empty())?,
+                }),
+                Some(_) | None => Err(io::Error::from_raw_os_error(-pid)),
+            }
+        }
     }
 }
 
-/// A process that prepares something, and keeps it until somebody takes it. Who goes on meanwhile
-/// doesn't wait for it to be scheduled.
+/// A process in a new namespace, which lasts for as long as it does. Who goes on meanwhile doesn't
+/// wait for it to be scheduled.
 struct Maker {
     pid: u32,
     pidfd: OwnedFd,
-    /// An error number once it has what it makes; 0 for none.
-    ready: OwnedFd,
     /// It ends when nobody has this any more.
     _keep: OwnedFd,
 }
 
 impl Maker {
-    fn fork(
-        kinds: libc::c_int,
-        cgroup: Option<BorrowedFd<'_>>,
-        prepare: impl FnOnce() -> io::Result<()>,
-    ) -> io::Result<Self> {
-        let (ready_read, ready) = pipe_with(PipeFlags::CLOEXEC)?;
+    fn fork(kinds: libc::c_int) -> io::Result<Self> {
         let (gate, keep) = pipe_with(PipeFlags::CLOEXEC)?;
-        match sys::fork_into(kinds, cgroup)? {
+        match sys::fork_into(kinds, None)? {
             Forked::Child => {
-                drop((ready_read, keep));
-                let errno =
-                    prepare().map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |()| 0);
-                match rustix::io::write(&ready, &errno.to_ne_bytes()) {
-                    Ok(_) | Err(_) => {} // A parent that is gone needs nothing.
-                }
+                drop(keep);
                 match rustix::io::read(&gate, &mut [0; 1]) {
                     Ok(_) | Err(_) => sys::exit_now(0),
                 }
@@ -124,28 +133,18 @@ impl Maker {
             Forked::Parent { pid, pidfd } => Ok(Self {
                 pid,
                 pidfd,
-                ready: ready_read,
                 _keep: keep,
             }),
         }
     }
 
-    /// Waits until it is prepared, and lets it go once it is taken.
+    /// Lets it go once what it has is taken.
     fn give<T>(self, take: impl FnOnce(u32) -> T) -> io::Result<T> {
-        let mut errno = [0; size_of::<i32>()];
-        let prepared = std::fs::File::from(self.ready).read_exact(&mut errno);
-        let taken = match (prepared, i32::from_ne_bytes(errno)) {
-            (Ok(()), 0) => Ok(take(self.pid)),
-            (Ok(()), errno) => Err(io::Error::from_raw_os_error(errno)),
-            (Err(e), _) => Err(e),
-        };
+        let taken = take(self.pid);
         // Others that were forked after it hold its gate, too.
         sys::pidfd_signal(self.pidfd.as_fd(), 9)?;
-        rustix::process::waitid(
-            rustix::process::WaitId::PidFd(self.pidfd.as_fd()),
-            rustix::process::WaitIdOptions::EXITED,
-        )?;
-        taken
+        waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)?;
+        Ok(taken)
     }
 }
 

@@ -17,7 +17,7 @@ use rustix::{
 
 use super::{
     Ground, await_readable, image, names,
-    namespaces::{CgroupNamespace, UserNamespace, map_ids},
+    namespaces::{UserNamespace, fork_below, map_ids},
     network::{self, Inside},
     quota, report_failure,
     root::{self, RootPlan},
@@ -66,9 +66,6 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd, disk: &OwnedFd) -> S
         .ids
         .ok_or_else(|| failure("starting the agent", "no range of ids was given"))?;
     let mut off = ground.cgroups.off().to_vec();
-    // Its maker needs a moment, in which there is enough to do.
-    let sandbox_group = ground.cgroups.sandbox();
-    let in_cgroup = sandbox_group.map(CgroupNamespace::begin).transpose()?;
     let layers = layers(ground, (sandbox, disk), ids, &mut off)?;
     if config.network == NetworkMode::Bridge && names::of_host(config.network).is_none() {
         off.push(NO_NAMES.to_owned());
@@ -84,10 +81,11 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd, disk: &OwnedFd) -> S
     }
     let (go_read, go) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
     let (standing, stands) = limited_pipe(ground.config, disk)?;
-    if let Some(namespace) = in_cgroup {
-        namespace.enter()?;
-    }
-    match sys::fork_into(kinds, ground.cgroups.agent()).step("making the agent's namespaces")? {
+    let forked = match (ground.cgroups.sandbox(), ground.cgroups.agent()) {
+        (Some(sandbox), Some(agent)) => fork_below(kinds, sandbox, agent),
+        (None, _) | (_, None) => sys::fork_into(kinds, None),
+    };
+    match forked.step("making the agent's namespaces")? {
         Forked::Child => {
             drop((go, standing));
             let launcher = Launcher {
@@ -103,7 +101,9 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd, disk: &OwnedFd) -> S
         Forked::Parent { pid, pidfd } => {
             drop(stands);
             // While `go` is open: else it is we who end the agent.
-            let told = accompany(ground, ids, pid, &go).and_then(|start_ticks| {
+            let divided = ground.cgroups.divide();
+            let accompanied = divided.and_then(|()| accompany(ground, ids, pid, &go));
+            let told = accompanied.and_then(|start_ticks| {
                 if let Some(standing) = &standing {
                     limit_disk(ground, (sandbox, disk), standing, &go)?;
                 }

@@ -28,6 +28,7 @@ pub(super) fn start(ground: &Ground<'_>) -> Step<StartedKeeper> {
         "journal protection: a process of the same user can read and change it".to_owned(),
     ];
     off.extend(ground.cgroups.off().iter().cloned());
+    ground.cgroups.divide()?;
     let isolation = Isolation {
         tier: IsolationTier::None,
         journal_protected: false,

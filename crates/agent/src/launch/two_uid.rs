@@ -59,6 +59,7 @@ pub(super) fn start(ground: &Ground<'_>) -> Step<StartedKeeper> {
         .map(|sentence| (*sentence).to_owned())
         .collect();
     off.extend(ground.cgroups.off().iter().cloned());
+    ground.cgroups.divide()?;
     let isolation = Isolation {
         tier: IsolationTier::TwoUid,
         journal_protected: true,

@@ -273,6 +273,8 @@ pub(crate) fn kill_dir(group: BorrowedFd<'_>) -> io::Result<()> {
     match write_file(group, "cgroup.kill", b"1") {
         Ok(()) => return Ok(()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {} // A kernel before 5.14.
+        // A launcher that failed halfway sees this group as the root of all, which it may not kill.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
         Err(e) => return Err(e),
     }
     loop {

@@ -35,12 +35,15 @@ pub enum Forked {
 pub unsafe fn fork(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     let mut pidfd: RawFd = -1;
     let flags = u64::from(flags.cast_unsigned()) | u64::from(libc::CLONE_PIDFD.cast_unsigned());
+    // A sibling ends as its maker does.
+    let is_sibling = flags & u64::from(libc::CLONE_PARENT.cast_unsigned()) != 0;
+    let exit_signal = if is_sibling { 0 } else { libc::SIGCHLD };
     let mut args = libc::clone_args {
         flags,
         pidfd: ptr::from_mut(&mut pidfd) as u64,
         child_tid: 0,
         parent_tid: 0,
-        exit_signal: libc::SIGCHLD.cast_unsigned().into(),
+        exit_signal: exit_signal.cast_unsigned().into(),
         stack: 0,
         stack_size: 0,
         tls: 0,

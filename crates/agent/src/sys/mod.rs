@@ -22,10 +22,7 @@ use std::{
 pub use self::{
     btrfs::{btrfs_id, create_subvolume, is_subvolume, limit_subvolume, remove_subvolume},
     fork::{Forked, exec_fd, exit_now, fork, fork_into, fork_single_threaded, pointers},
-    namespaces::{
-        enter_cgroup_namespace, idmap_mount, loopback_up, mount_read_only, pivot_root_here, setns,
-        unshare,
-    },
+    namespaces::{idmap_mount, loopback_up, mount_read_only, pivot_root_here, setns, unshare},
     signals::{
         block_signals, block_signals_into_fd, kill_group, pidfd_signal, pty_foreground, pty_signal,
         reset_signals, wait_for_child_signal,

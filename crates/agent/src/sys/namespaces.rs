@@ -22,11 +22,6 @@ pub fn unshare(kinds: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves the calling process, which has one thread, into a control-group namespace.
-pub fn enter_cgroup_namespace(namespace: BorrowedFd<'_>) -> io::Result<()> {
-    setns(namespace, libc::CLONE_NEWCGROUP)
-}
-
 /// Shows a detached mount through the ids of a user namespace.
 pub fn idmap_mount(mount: BorrowedFd<'_>, userns: BorrowedFd<'_>) -> io::Result<()> {
     let attr = libc::mount_attr {

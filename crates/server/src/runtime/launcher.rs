@@ -103,7 +103,7 @@ pub(crate) struct LauncherRuntime {
 }
 
 impl LauncherRuntime {
-    /// With this agent binary, which looks at the host first.
+    /// With this agent binary, which finds a place for sandboxes and looks at the host first.
     pub(crate) async fn new(
         agent: PathBuf,
         places: Places,
@@ -112,6 +112,7 @@ impl LauncherRuntime {
         pool: Cidr,
     ) -> Self {
         let agent = Program::new(agent);
+        agent.settle().await;
         let able = match agent.probe(places.root()).await {
             Ok(able) => able,
             Err(error) => {

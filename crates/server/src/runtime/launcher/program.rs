@@ -34,6 +34,17 @@ impl Program {
         Self { path }
     }
 
+    /// Has the agent move this process to where sandboxes beside it can be limited.
+    pub(super) async fn settle(&self) {
+        let settled = async {
+            let log = passing_log()?;
+            self.run("settle", &[], &log, PROBE_MAX).await
+        };
+        if let Err(error) = settled.await {
+            tracing::error!(%error, "the server can't leave its control group; limits may fail");
+        }
+    }
+
     /// Has the agent look at the host, and at where data are kept.
     pub(super) async fn probe(&self, data: &Path) -> io::Result<Host> {
         let run = Command::new(&self.path)
