@@ -3,7 +3,7 @@
 //! ```text
 //! cargo xtask test                 every stage, in order
 //! cargo xtask test --only lint     one stage
-//! cargo xtask test --long          the random suites in their long form
+//! cargo xtask test --long          the random suites in their long form, and the stage `machine`
 //! cargo xtask test --list          the stages, with what each one shows
 //! cargo xtask agent                the agent as it is shipped: static, with optimizations
 //! ```
@@ -45,7 +45,8 @@ enum Command {
         /// Print the stages and what each one shows, then stop.
         #[arg(long)]
         list: bool,
-        /// Run the random suites in their long form: at least 500 kills a mode, 200 sequences.
+        /// Run the random suites in their long form (at least 500 kills a mode, 200 sequences), and
+        /// the stage `machine`.
         #[arg(long)]
         long: bool,
     },
@@ -74,7 +75,7 @@ fn main() -> ExitCode {
 }
 
 fn test(only: &[Stage], long: bool) -> anyhow::Result<()> {
-    let stages = Stage::chosen(only);
     let length = if long { Length::Long } else { Length::Short };
+    let stages = Stage::chosen(only, length);
     Plan { stages, length }.run()
 }

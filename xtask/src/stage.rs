@@ -24,6 +24,7 @@ pub(crate) enum Stage {
     Lifecycle,
     Images,
     Crash,
+    Machine,
 }
 
 /// What one call of the test command does.
@@ -43,7 +44,7 @@ enum Place {
 }
 
 impl Stage {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Format,
         Self::Lint,
         Self::Doc,
@@ -58,6 +59,7 @@ impl Stage {
         Self::Lifecycle,
         Self::Images,
         Self::Crash,
+        Self::Machine,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -76,6 +78,7 @@ impl Stage {
             Self::Lifecycle => "lifecycle",
             Self::Images => "images",
             Self::Crash => "crash",
+            Self::Machine => "machine",
         }
     }
 
@@ -97,6 +100,10 @@ impl Stage {
             Self::Lifecycle => "sandboxes sleep, wake, fork and go, and leave nothing behind",
             Self::Images => "images of every kind, taken in and run; hostile ones refused",
             Self::Crash => "nothing is lost while our own processes are killed with -9",
+            Self::Machine => {
+                "limits on a machine with cgroup2 alone; only \
+                 with --long or by name"
+            }
         }
     }
 
@@ -110,10 +117,16 @@ impl Stage {
         self.has_tests() && self != Self::Rust
     }
 
+    /// Whether it belongs to each run of all stages: a machine is made of software here, which takes
+    /// minutes.
+    const fn is_usual(self, length: Length) -> bool {
+        !matches!((self, length), (Self::Machine, Length::Short))
+    }
+
     /// These stages in their order, and what they need before them. None is all of them.
-    pub(crate) fn chosen(only: &[Self]) -> Vec<Self> {
+    pub(crate) fn chosen(only: &[Self], length: Length) -> Vec<Self> {
         let is_needed = |stage: &Self| {
-            only.is_empty()
+            (only.is_empty() && stage.is_usual(length))
                 || only.contains(stage)
                 || (*stage == Self::Build && only.iter().any(|it| it.drives_binaries()))
         };
@@ -146,8 +159,9 @@ impl Stage {
             Self::Cases => suite(place, suites::cases),
             Self::Http => suite(place, suites::http),
             Self::Lifecycle => suite(place, || suites::lifecycle(length)),
-            Self::Images => images(place),
+            Self::Images => as_root(place, suites::images),
             Self::Crash => suite(place, || suites::crash(length)),
+            Self::Machine => machine(place),
         }
     }
 }
@@ -172,7 +186,7 @@ impl Plan {
         // As root, so that what it brings is not missed.
         if rustix::process::geteuid().is_root() && self.stages.iter().any(|stage| stage.has_tests())
         {
-            suites::debian_packages()?;
+            suites::debian_packages(&self.stages)?;
         }
         tools::check(&self.stages)?;
         let mut lines = Vec::new();
@@ -243,15 +257,23 @@ fn suite(place: Place, run: impl FnOnce() -> Result<()>) -> Result<Option<String
         .then(|| "without root: no limits, and tests that mount a disk are left out".to_owned()))
 }
 
-/// Images are shown in namespaces only, which take root.
-fn images(place: Place) -> Result<Option<String>> {
+/// What takes root altogether.
+fn as_root(place: Place, run: impl FnOnce() -> Result<()>) -> Result<Option<String>> {
     if rustix::process::geteuid().is_root() {
-        return suites::images().map(|()| None);
+        return run().map(|()| None);
     }
     if place == Place::Ci {
         bail!("the suites need root in CI");
     }
     Ok(Some("left out without root".to_owned()))
+}
+
+/// A machine is made of the programs that are built here, for one kind of processor.
+fn machine(place: Place) -> Result<Option<String>> {
+    if std::env::consts::ARCH != "x86_64" {
+        return Ok(Some("left out: the machine is an x86-64 one".to_owned()));
+    }
+    as_root(place, suites::machine)
 }
 
 /// `package/privileged` for every package of the workspace that has such a feature.
@@ -296,11 +318,22 @@ mod tests {
     #[test]
     fn a_suite_alone_drives_what_was_built_just_before() {
         assert_eq!(
-            Stage::chosen(&[Stage::Crash, Stage::Go]),
+            Stage::chosen(&[Stage::Crash, Stage::Go], Length::Short),
             [Stage::Build, Stage::Go, Stage::Crash]
         );
-        assert_eq!(Stage::chosen(&[Stage::Lint]), [Stage::Lint]);
-        assert_eq!(Stage::chosen(&[Stage::Rust]), [Stage::Rust]);
-        assert_eq!(Stage::chosen(&[]), Stage::ALL);
+        assert_eq!(Stage::chosen(&[Stage::Lint], Length::Short), [Stage::Lint]);
+        assert_eq!(Stage::chosen(&[Stage::Rust], Length::Short), [Stage::Rust]);
+    }
+
+    #[test]
+    fn the_machine_is_started_by_name_or_in_a_long_run() {
+        assert_eq!(Stage::chosen(&[], Length::Long), Stage::ALL);
+        let usual = Stage::chosen(&[], Length::Short);
+        assert_eq!(usual.len(), Stage::ALL.len() - 1);
+        assert!(!usual.contains(&Stage::Machine));
+        assert_eq!(
+            Stage::chosen(&[Stage::Machine], Length::Short),
+            [Stage::Build, Stage::Machine]
+        );
     }
 }

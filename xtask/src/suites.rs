@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     elf::{self, Loading},
     run::{Program, repository},
+    stage::Stage,
 };
 
 /// How much the random suites do.
@@ -24,8 +25,6 @@ const KILLS_SHORT: u32 = 25;
 const KILLS_LONG: u32 = 500;
 /// Case tests wait more than they work, so several run at once.
 const CASE_WORKERS: &str = "4";
-/// Made-up calls keep a core busy, half of it in the server.
-const HTTP_WORKERS: &str = "2";
 
 /// Debian packages that sandboxes of the image `host` and the suites use.
 const DEBIAN_PACKAGES: [(&str, &str); 12] = [
@@ -41,6 +40,13 @@ const DEBIAN_PACKAGES: [(&str, &str); 12] = [
     ("/usr/bin/curl", "curl"),
     ("/usr/sbin/nft", "nftables"),
     ("/sbin/mkfs.btrfs", "btrfs-progs"),
+];
+
+/// Debian packages with which the stage `machine` makes one. Its kernel is fetched by the suite.
+const MACHINE_PACKAGES: [(&str, &str); 3] = [
+    ("/usr/bin/qemu-system-x86_64", "qemu-system-x86"),
+    ("/usr/bin/cpio", "cpio"),
+    ("/sbin/mke2fs", "e2fsprogs"),
 ];
 
 /// Builds the binaries that all suites drive, the agent in the form in which it is shipped.
@@ -134,7 +140,7 @@ pub(crate) fn cases() -> Result<()> {
 
 /// What every endpoint says to nonsense, and schemathesis against `openapi.yaml`.
 pub(crate) fn http() -> Result<()> {
-    pytest("http", &["-n", HTTP_WORKERS, "--dist", "worksteal"])
+    pytest("http", &[])
 }
 
 /// Random lives of sandboxes.
@@ -160,6 +166,11 @@ pub(crate) fn crash(length: Length) -> Result<()> {
     pytest("crash", &["--kills", &kills.to_string(), "-s"])
 }
 
+/// Limits on a machine of its own.
+pub(crate) fn machine() -> Result<()> {
+    pytest("machine", &[])
+}
+
 fn with_server(program: Program) -> Program {
     program.env("OUTLIVE_BIN", target().join("debug/outlive"))
 }
@@ -169,7 +180,6 @@ fn target() -> PathBuf {
 }
 
 fn pytest(path: &str, more: &[&str]) -> Result<()> {
-    debian_packages()?;
     let python = virtualenv()?;
     with_server(Program::new(python).within(&repository().join("tests")))
         .args(["-m", "pytest", path])
@@ -209,9 +219,9 @@ fn npm<const N: usize>(args: [&str; N]) -> Result<()> {
     with_server(Program::new("npm").within(&folder).args(args)).run()
 }
 
-/// Installs missing Debian packages as root; without root it names them.
-pub(crate) fn debian_packages() -> Result<()> {
-    let missing = missing_packages();
+/// Installs Debian packages that these stages miss, as root; without root it names them.
+pub(crate) fn debian_packages(stages: &[Stage]) -> Result<()> {
+    let missing = missing_packages(stages);
     if missing.is_empty() {
         return Ok(());
     }
@@ -226,15 +236,21 @@ pub(crate) fn debian_packages() -> Result<()> {
         .run()
 }
 
-/// Debian packages of which this machine has not what they are needed for.
-pub(crate) fn missing_packages() -> Vec<&'static str> {
+/// Debian packages of which this machine has not what these stages need them for.
+pub(crate) fn missing_packages(stages: &[Stage]) -> Vec<&'static str> {
     let is_missing = |file: &str| {
         let file = Path::new(file);
         // Where there is no folder for it, this is no Debian, and has its own packages.
         !file.exists() && file.parent().is_some_and(Path::exists)
     };
+    let for_machine: &[_] = if stages.contains(&Stage::Machine) {
+        &MACHINE_PACKAGES
+    } else {
+        &[]
+    };
     DEBIAN_PACKAGES
         .iter()
+        .chain(for_machine)
         .filter(|(file, _)| is_missing(file))
         .map(|&(_, package)| package)
         .collect()

@@ -74,7 +74,8 @@ impl Tool {
             | Stage::Http
             | Stage::Lifecycle
             | Stage::Images
-            | Stage::Crash => self == Self::PythonWithVenv,
+            | Stage::Crash
+            | Stage::Machine => self == Self::PythonWithVenv,
         }
     }
 }
@@ -98,7 +99,7 @@ pub(crate) fn check(stages: &[Stage]) -> Result<()> {
         [program, args @ ..] => Program::new(program).args(args).quietly().ok(),
         [] => None,
     });
-    let packages = suites::missing_packages();
+    let packages = suites::missing_packages(stages);
     let is_suite = |stage: &Stage| Tool::PythonWithVenv.needed_by(*stage);
     if stages.iter().any(is_suite) && !packages.is_empty() {
         missing.push(format!("  apt-get install {}", packages.join(" ")));

@@ -1,0 +1,54 @@
+"""One machine for all stories."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import kernel
+from machine import Machine
+from service import Service
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "tests/machine"
+PORTS = 3
+SERVICES = pytest.StashKey()
+MACHINE = pytest.StashKey()
+
+
+@pytest.fixture(scope="session")
+def machine(request, tmp_path_factory):
+    assert os.geteuid() == 0, "the files of the machine belong to its root"
+    folder = tmp_path_factory.mktemp("machine")
+    started = Machine(kernel.fetched(CACHE), folder, [], PORTS)
+    request.config.stash[MACHINE] = started
+    yield started
+    started.end()
+
+
+@pytest.fixture
+def serve(request, machine):
+    """Starts servers; ends them, and what they made, with the story."""
+    made = []
+    request.node.stash[SERVICES] = made
+
+    def start(group: str, **more) -> Service:
+        name = request.node.name.removeprefix("test_")
+        service = Service(machine, group, more.pop("data", f"/data/{name}-{len(made)}"), **more)
+        made.append(service)
+        return service.start()
+
+    yield start
+    for service in made:
+        service.end()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    if report.failed and MACHINE in item.config.stash:
+        machine = item.config.stash[MACHINE]
+        report.sections.append(("the machine's console", machine.told()[-4000:]))
+        for service in item.stash.get(SERVICES, []):
+            report.sections.append((f"log of {service.group}", service.log_text()))
+    return report
