@@ -25,6 +25,8 @@ const KILLS_SHORT: u32 = 25;
 const KILLS_LONG: u32 = 500;
 /// Case tests wait more than they work, so several run at once.
 const CASE_WORKERS: &str = "4";
+/// Made-up calls keep a core busy, half of it in the server.
+const HTTP_WORKERS: &str = "2";
 
 /// Debian packages that sandboxes of the image `host` and the suites use.
 const DEBIAN_PACKAGES: [(&str, &str); 12] = [
@@ -140,7 +142,7 @@ pub(crate) fn cases() -> Result<()> {
 
 /// What every endpoint says to nonsense, and schemathesis against `openapi.yaml`.
 pub(crate) fn http() -> Result<()> {
-    pytest("http", &[])
+    pytest("http", &["-n", HTTP_WORKERS, "--dist", "worksteal"])
 }
 
 /// Random lives of sandboxes.
