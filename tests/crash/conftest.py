@@ -16,8 +16,12 @@ def pytest_configure(config):
         config.option.seed = time.time_ns() % 1_000_000
 
 
-def pytest_report_header(config):
-    return f"kill harness: --kills {config.option.kills} --seed {config.option.seed}"
+def pytest_sessionstart(session):
+    """Says it first, for a run may be cut off; the workers beside it have no reporter."""
+    option = session.config.option
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.write_line(f"kill harness: --kills {option.kills} --seed {option.seed}")
 
 
 @pytest.fixture

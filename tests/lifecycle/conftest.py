@@ -17,9 +17,13 @@ def pytest_configure(config):
         config.option.seed = time.time_ns() % 1_000_000
 
 
-def pytest_report_header(config):
-    option = config.option
-    return f"lifecycle: --sequences {option.sequences} --steps {option.steps} --seed {option.seed}"
+def pytest_sessionstart(session):
+    """Says it first, for a run may be cut off; the workers beside it have no reporter."""
+    option = session.config.option
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.write_line(f"lifecycle: --sequences {option.sequences} --steps {option.steps} "
+                            f"--seed {option.seed}")
 
 
 def pytest_generate_tests(metafunc):
