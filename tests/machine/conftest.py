@@ -1,4 +1,4 @@
-"""One machine for all stories."""
+"""One machine for all stories, with disks that count what projects write."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import kernel
-from machine import Machine
+from machine import Machine, disks
 from service import Service
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -20,7 +20,7 @@ MACHINE = pytest.StashKey()
 def machine(request, tmp_path_factory):
     assert os.geteuid() == 0, "the files of the machine belong to its root"
     folder = tmp_path_factory.mktemp("machine")
-    started = Machine(kernel.fetched(CACHE), folder, [], PORTS)
+    started = Machine(kernel.fetched(CACHE), folder, disks(folder), PORTS)
     request.config.stash[MACHINE] = started
     yield started
     started.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import shutil
 import subprocess
@@ -9,7 +10,8 @@ from pathlib import Path
 
 PACKAGE = "linux-image-cloud-amd64"
 # What we need that is no part of the kernel itself.
-MODULES = ["virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "overlay"]
+MODULES = ["virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "overlay",
+           "xfs", "quota_v2"]
 
 
 class Kernel:
@@ -43,17 +45,23 @@ def needs(module: Path) -> list[str]:
 
 def fetched(cache: Path) -> Kernel:
     """The kernel that Debian has now, from the cache where it is there."""
-    told = subprocess.run(["apt-cache", "depends", PACKAGE], check=True, capture_output=True, text=True)
+    told = subprocess.run(["apt-cache", "depends", PACKAGE], check=True, capture_output=True,
+                          text=True)
     [name] = re.findall(r"Depends: (linux-image-\S+)", told.stdout)
-    folder = cache / name
-    if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        making = cache / "making"
-        shutil.rmtree(making, ignore_errors=True)
-        making.mkdir()
-        subprocess.run(["apt-get", "download", "--quiet", name], check=True, cwd=making)
-        [package] = making.glob("*.deb")
-        subprocess.run(["dpkg-deb", "--extract", package, making], check=True)
-        package.unlink()
-        making.rename(folder)
-    return Kernel(folder)
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (cache / name).exists():
+            fetch(name, cache / name)
+    return Kernel(cache / name)
+
+
+def fetch(name: str, folder: Path) -> None:
+    making = folder.with_name("making")
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir()
+    subprocess.run(["apt-get", "download", "--quiet", name], check=True, cwd=making)
+    [package] = making.glob("*.deb")
+    subprocess.run(["dpkg-deb", "--extract", package, making], check=True)
+    package.unlink()
+    making.rename(folder)

@@ -20,7 +20,8 @@ ANSWER_SECONDS_MAX = 90
 MEMORY_MEBIBYTES = 1024
 USER = 1000
 # What is no part of busybox, each with the libraries that it names.
-PROGRAMS = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"]
+PROGRAMS = ["/usr/bin/newuidmap", "/usr/bin/newgidmap", "/usr/sbin/xfs_quota", "/usr/sbin/xfs_io"]
+WITH_POWER = ["usr/bin/newuidmap", "usr/bin/newgidmap"]
 FILES = {
     "etc/passwd": f"root:x:0:0:root:/root:/bin/sh\nuser:x:{USER}:{USER}::/home/user:/bin/sh\n",
     "etc/group": f"root:x:0:\nuser:x:{USER}:\n",
@@ -90,8 +91,8 @@ def system(folder: Path) -> Path:
     for path in root.rglob("*"):
         if not path.is_symlink():
             os.chown(path, 0, 0)
-    for program in PROGRAMS:
-        (root / program.lstrip("/")).chmod(0o4755)
+    for program in WITH_POWER:
+        (root / program).chmod(0o4755)
     image = empty(folder / "system.img", 512 << 20)
     tool("mke2fs", "-q", "-t", "ext4", "-d", root, image)
     return image
@@ -101,6 +102,14 @@ def empty(path: Path, size: int) -> Path:
     with open(path, "wb") as file:
         file.truncate(size)
     return path
+
+
+def disks(folder: Path) -> list[Path]:
+    """/dev/vdb is an ext4 and /dev/vdc an XFS; both can count by project."""
+    ext4, xfs = empty(folder / "ext4.img", 256 << 20), empty(folder / "xfs.img", 512 << 20)
+    tool("mke2fs", "-q", "-t", "ext4", "-O", "quota,project", "-E", "quotatype=prjquota", ext4)
+    tool("mkfs.xfs", "-q", xfs)
+    return [ext4, xfs]
 
 
 class Machine:
@@ -131,7 +140,7 @@ class Machine:
             "qemu-system-x86_64", "-machine", "q35,accel=tcg", "-cpu", "max", "-smp", "2",
             "-m", str(MEMORY_MEBIBYTES), "-nodefaults", "-display", "none", "-no-reboot",
             "-kernel", kernel.image, "-initrd", starter(kernel, folder),
-            "-append", "console=ttyS0 quiet loglevel=4 panic=-1 random.trust_cpu=on mitigations=off",
+            "-append", "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off",
             "-serial", f"file:{self.console}",
             "-netdev", f"user,id=net,restrict=on{forward}", "-device", "virtio-net-pci,netdev=net",
             "-chardev", f"socket,id=shell,path={folder}/shell",

@@ -39,8 +39,8 @@ class Service:
     def start(self) -> "Service":
         serve = f"{self._first}; exec outlive serve --listen 0.0.0.0:{self._port} --data {self.data}"
         command = f"su {self.user} -s /bin/sh -c {shlex.quote(serve)}"
-        self.pid = int(self.machine.sh(START.format(
-            group=self.group, data=self.data, log=self.log, command=command)).split()[-1])
+        start = START.format(group=self.group, data=self.data, log=self.log, command=command)
+        self.pid = int(self.machine.sh(start).split()[-1])
         return self
 
     @property
@@ -56,7 +56,8 @@ class Service:
         return GROUPS + self.machine.sh(f"cat /proc/{self.pid}/cgroup").strip().removeprefix("0::")
 
     def signal(self, name: str) -> None:
-        self.machine.sh(f"kill -{name} {self.pid} && while [ -e /proc/{self.pid} ]; do usleep 5000; done")
+        gone = f"while [ -e /proc/{self.pid} ]; do usleep 5000; done"
+        self.machine.sh(f"kill -{name} {self.pid} && {gone}")
 
     def restart(self) -> None:
         """As after a crash."""
@@ -65,12 +66,13 @@ class Service:
 
     def doctor(self) -> str:
         doctor = shlex.quote(f"outlive doctor --data {self.data}")
-        return self.machine.sh(f"(echo 0 > {self.group}/cgroup.procs && su {self.user} -s /bin/sh -c {doctor})")
+        move = f"echo 0 > {self.group}/cgroup.procs"
+        return self.machine.sh(f"({move} && su {self.user} -s /bin/sh -c {doctor})")
 
     def places(self, sandbox) -> str:
         """The sandbox's control group."""
-        return self.machine.sh(f"cat {self.data}/sandboxes/{sandbox.id}/cgroups").strip() \
-            + f"/outlive/{sandbox.id}"
+        around = self.machine.sh(f"cat {self.data}/sandboxes/{sandbox.id}/cgroups").strip()
+        return f"{around}/outlive/{sandbox.id}"
 
     def reads(self, sandbox, file: str) -> str:
         """A file of the control group of the sandbox's programs."""

@@ -68,7 +68,8 @@ def test_other_limits_hold_at_once(server, api):
 
 def test_less_than_what_is_in_use_is_refused_and_hurts_nobody(server, api):
     sandbox = api.sandbox(resources={"memory": "256Mi", "cpu": "1"})
-    holder = sandbox.sh("head -c 90000000 /dev/zero > /dev/shm/file; echo holding; read line; stat -c %s /dev/shm/file")
+    holder = sandbox.sh("head -c 90000000 /dev/zero > /dev/shm/file; echo holding; read line; "
+                        "stat -c %s /dev/shm/file")
     holder.wait_output(b"holding")
     with pytest.raises(Failure) as refused:
         change(sandbox, memory="32Mi", cpu="0.5")
@@ -94,7 +95,8 @@ def test_a_sandbox_stands_still_and_goes_on(server, api):
 
 def test_a_limit_that_no_controller_is_there_for_refuses_the_sandbox(machine, serve):
     parent = "/sys/fs/cgroup/narrow.slice"
-    machine.sh(f"mkdir -p {parent}/inner.slice && echo '+memory +pids' > {parent}/cgroup.subtree_control")
+    machine.sh(f"mkdir -p {parent}/inner.slice")
+    machine.sh(f"echo '+memory +pids' > {parent}/cgroup.subtree_control")
     server = serve("narrow.slice/inner.slice/outlive.service")
     api = Api(server)
     off = api.bare("GET", "/healthz")["capabilities"]["off"]

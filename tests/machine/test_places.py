@@ -18,9 +18,10 @@ LIMITS = {"memory": "64Mi", "pids": 24, "cpu": "0.5"}
 
 
 def delegate(machine, group: str) -> None:
-    parents = [f"{GROUPS}/{'/'.join(group.split('/')[:depth])}" for depth in range(1, group.count("/") + 1)]
     machine.sh(f"mkdir -p {GROUPS}/{group}")
-    for parent in parents:
+    parent = GROUPS
+    for name in group.split("/")[:-1]:
+        parent = f"{parent}/{name}"
         machine.sh(f"echo '+memory +pids +cpu' > {parent}/cgroup.subtree_control")
     files = " ".join(f"{GROUPS}/{group}{file}" for file in DELEGATED)
     machine.sh(f"chown user:user {files}")

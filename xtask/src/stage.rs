@@ -101,7 +101,7 @@ impl Stage {
             Self::Images => "images of every kind, taken in and run; hostile ones refused",
             Self::Crash => "nothing is lost while our own processes are killed with -9",
             Self::Machine => {
-                "limits on a machine with cgroup2 alone; only \
+                "limits on a machine with cgroup2 alone, and disks of ext4 and XFS with quotas; only \
                  with --long or by name"
             }
         }

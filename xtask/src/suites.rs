@@ -30,6 +30,9 @@ const CASE_WORKERS: &str = "4";
 /// for the other.
 const TWO_WORKERS: [&str; 4] = ["-n", "2", "--dist", "worksteal"];
 
+/// How many machines share the stories of that stage, with a boot each.
+const MACHINES: &str = "2";
+
 /// Debian packages that sandboxes of the image `host` and the suites use.
 const DEBIAN_PACKAGES: [(&str, &str); 12] = [
     ("/usr/bin/ip", "iproute2"),
@@ -47,10 +50,11 @@ const DEBIAN_PACKAGES: [(&str, &str); 12] = [
 ];
 
 /// Debian packages with which the stage `machine` makes one. Its kernel is fetched by the suite.
-const MACHINE_PACKAGES: [(&str, &str); 3] = [
+const MACHINE_PACKAGES: [(&str, &str); 4] = [
     ("/usr/bin/qemu-system-x86_64", "qemu-system-x86"),
     ("/usr/bin/cpio", "cpio"),
     ("/sbin/mke2fs", "e2fsprogs"),
+    ("/sbin/mkfs.xfs", "xfsprogs"),
 ];
 
 /// Builds the binaries that all suites drive, the agent in the form in which it is shipped.
@@ -178,7 +182,7 @@ pub(crate) fn crash(length: Length) -> Result<()> {
 
 /// Limits on a machine of its own.
 pub(crate) fn machine() -> Result<()> {
-    pytest("machine", &[])
+    pytest("machine", &["-n", MACHINES, "--dist", "worksteal"])
 }
 
 fn with_server(program: Program) -> Program {

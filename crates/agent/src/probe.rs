@@ -14,7 +14,7 @@
 //!   idmap_usr      ok | reason                 /usr can be shown through other ids
 //!   landlock       ok | what it keeps | reason  what runs as our user can't trace or signal us
 //!   bridge         ok | reason                 sandboxes can have a network of their own
-//!   disk_quota     btrfs ID | reason           the file system of the folder that is named as an
+//!   disk_quota     btrfs ID | project | reason  the file system of the folder that is named as an
 //!                                              argument can limit what a sandbox writes
 //!   weaker         TIER: one sentence; repeated
 //!   off            one sentence; repeated
@@ -22,7 +22,7 @@
 
 use std::{
     io::{self, Read as _},
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
 };
 
@@ -44,7 +44,7 @@ use crate::{
         pty,
     },
     rootless::{self, Standing},
-    sys::{self, Forked},
+    sys::{self, Forked, Projects},
 };
 
 /// Prints the report; the argument is the folder that a server keeps its data in.
@@ -291,7 +291,7 @@ fn probe_splice() -> io::Result<()> {
 }
 
 /// Whether the file system of this folder, or of where it is to be made, counts what lies in
-/// subvolumes, and we may limit them. Nothing is tried: what was made for that would be counted for
+/// parts of it, and we may limit them. Nothing is tried: what was made for that would be counted for
 /// half a minute more.
 fn probe_quota(data: Option<&Path>) -> io::Result<String> {
     let data = data.ok_or_else(|| refused("no folder was named"))?;
@@ -299,22 +299,41 @@ fn probe_quota(data: Option<&Path>) -> io::Result<String> {
     let there = there.ok_or_else(|| refused("there is no such folder"))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = open(there, flags, Mode::empty())?;
-    let id = sys::btrfs_id(folder.as_fd())?
-        .ok_or_else(|| refused("the server's data lie on a file system without, not on btrfs"))?;
+    let found = match sys::btrfs_id(folder.as_fd())? {
+        Some(id) => btrfs_quota(there, &id)?,
+        None => project_quota(there, folder.as_fd())?,
+    };
+    if Standing::here()? != Standing::Root {
+        return Err(refused("needs root of the machine"));
+    }
+    Ok(found)
+}
+
+fn btrfs_quota(there: &Path, id: &str) -> io::Result<String> {
     let off = || {
         let folder = there.display();
         io::Error::other(format!("quotas are off on the btrfs of {folder}"))
     };
     match std::fs::read_to_string(format!("/sys/fs/btrfs/{id}/qgroups/enabled")) {
-        Ok(text) if text.trim() == "1" => {}
-        Ok(_) => return Err(off()),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(off()),
-        Err(e) => return Err(e),
+        Ok(text) if text.trim() == "1" => Ok(format!("btrfs {id}")),
+        Ok(_) => Err(off()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(off()),
+        Err(e) => Err(e),
     }
-    if Standing::here()? != Standing::Root {
-        return Err(refused("needs root of the machine"));
+}
+
+fn project_quota(there: &Path, folder: BorrowedFd<'_>) -> io::Result<String> {
+    match sys::projects(folder)? {
+        Projects::Limited => Ok("project".to_owned()),
+        Projects::Counted => Err(io::Error::other(format!(
+            "the file system of {} counts projects and limits none: mount it with prjquota",
+            there.display()
+        ))),
+        Projects::Unknown => Err(refused(
+            "the server's data lie on a file system without: it takes btrfs with quotas, or ext4 or \
+             XFS mounted with prjquota",
+        )),
     }
-    Ok(format!("btrfs {id}"))
 }
 
 /// Makes a child, reaps it, and asks its pidfd afterwards.

@@ -9,6 +9,7 @@
 mod btrfs;
 mod fork;
 mod namespaces;
+mod project;
 mod signals;
 mod wait;
 
@@ -23,6 +24,7 @@ pub use self::{
     btrfs::{btrfs_id, create_subvolume, is_subvolume, limit_subvolume, remove_subvolume},
     fork::{Forked, exec_fd, exit_now, fork, fork_into, fork_single_threaded, pointers},
     namespaces::{idmap_mount, loopback_up, mount_read_only, pivot_root_here, setns, unshare},
+    project::{Projects, limit_project, project_account, project_of, projects, set_project},
     signals::{
         block_signals, block_signals_into_fd, kill_group, pidfd_signal, pty_foreground, pty_signal,
         reset_signals, wait_for_child_signal,

@@ -60,9 +60,10 @@ impl Host {
         self.lacks("bridge").is_none()
     }
 
-    /// The btrfs whose quotas hold what lies in the data folder.
+    /// What quotas hold what lies in the data folder: `btrfs ID` or `project`.
     pub(super) fn quotas(&self) -> Option<&str> {
-        self.answers.get("disk_quota")?.strip_prefix("btrfs ")
+        let answer = self.answers.get("disk_quota")?;
+        (!answer.starts_with("no:")).then_some(answer)
     }
 
     /// Refuses what runtimes that show the host as it is can't give here, or anywhere.
