@@ -43,6 +43,23 @@ def test_memory_that_runs_out_is_the_reason(api):
     assert (exited["signal"], exited["oom"]) == ("SIGKILL", False)
 
 
+@pytest.fixture
+def swap(machine):
+    machine.sh("dd if=/dev/zero of=/swap bs=1M count=128 && mkswap /swap && swapon /swap")
+    yield
+    machine.sh("swapoff /swap && rm /swap")
+
+
+def test_swap_is_no_way_round_the_limit_of_memory(swap, server, api):
+    """A sandbox took the machine's swap instead of running out."""
+    sandbox = api.sandbox(resources={"memory": "64Mi"})
+    assert ended(sandbox, f"exec {TAKE.format(100)}").get("oom") is True
+    assert server.reads(sandbox, "memory.swap.max") == "0"
+    change(sandbox, memory="128Mi")
+    assert ended(sandbox, f"exec {TAKE.format(100)}")["exit_code"] == 0
+    assert ended(sandbox, f"exec {TAKE.format(150)}").get("oom") is True
+
+
 def test_processor_time_and_processes_are_bounded(server, api):
     sandbox = api.sandbox(resources={"cpu": "0.25", "pids": 24})
     assert server.reads(sandbox, "cpu.max") == "25000 100000"

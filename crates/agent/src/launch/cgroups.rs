@@ -29,7 +29,7 @@ use rustix::{
 pub(crate) use self::room::would_limit;
 pub use self::{left::main as tidy, room::settle};
 use super::{
-    limits::{Limit, wanted},
+    limits::{Limit, set_limit, wanted},
     step::{Fail, Step, failure},
 };
 use crate::process::cgroup::{
@@ -274,7 +274,7 @@ impl Cgroups {
             self.enable(limit, &["work/"])?; // Each attempt has a count of its own kills.
         }
         let workload = self.workload.as_ref().ok_or_else(none_there)?;
-        write_file(workload.as_fd(), limit.v2.0, limit.v2.1.as_bytes())
+        set_limit(workload.as_fd(), limit.v2.0, &limit.v2.1)
     }
 
     /// Has these groups, as seen from the sandbox's, limit what is in them.

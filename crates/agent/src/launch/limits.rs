@@ -72,6 +72,25 @@ pub(super) fn wanted(limits: Limits) -> Vec<Limit> {
 
 /// How much memory a group of cgroup2 may have.
 const MEMORY_MAX: &str = "memory.max";
+/// And how much of the machine's swap beside it; there is no such file where there can be none.
+const SWAP_MAX: &str = "memory.swap.max";
+
+/// Sets a limit. On cgroup2 what has a limit of memory has no swap: it would take the machine's
+/// instead of running out.
+pub(super) fn set_limit(group: BorrowedFd<'_>, file: &str, value: &str) -> io::Result<()> {
+    write_file(group, file, value.as_bytes())?;
+    if file != MEMORY_MAX {
+        return Ok(());
+    }
+    let swap = if value == NO_LIMIT { NO_LIMIT } else { "0" };
+    match write_file(group, SWAP_MAX, swap.as_bytes()) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+/// What cgroup2 calls no limit.
+const NO_LIMIT: &str = "max";
 
 /// What nobody limits, said to groups that may have a limit from before.
 fn lifted(limits: Limits) -> Vec<Limit> {
@@ -82,7 +101,7 @@ fn lifted(limits: Limits) -> Vec<Limit> {
         v1: vec![v1],
         v2,
     };
-    let max = || "max".to_owned();
+    let max = || NO_LIMIT.to_owned();
     let less = || "-1".to_owned();
     let mut lifted = Vec::new();
     if limits.memory_bytes_max.is_none() {
@@ -141,7 +160,7 @@ pub(super) fn change(config: &LaunchConfig) -> Step<Limited> {
     let mut before = Vec::new();
     let back = |before: Vec<Before<'_>>, step: &str| {
         for (group, file, text) in before.into_iter().rev() {
-            write_file(group, file, text.as_bytes()).step(step)?;
+            set_limit(group, file, &text).step(step)?;
         }
         Ok(())
     };
@@ -187,7 +206,7 @@ fn set<'g>(limit: &Limit, groups: &'g [Group], before: &mut Vec<Before<'g>>) -> 
             make_room(directory, value)?;
         }
         before.push((directory, file, old.trim().to_owned()));
-        write_file(directory, file, value.as_bytes())?;
+        set_limit(directory, file, value)?;
     }
     Ok(())
 }
