@@ -75,8 +75,11 @@ pub(crate) fn disk_of(directory: BorrowedFd<'_>, counted: Counted) -> Step<Owned
         }
         None => make_disk(directory)?,
     };
+    let step = "looking at the disk";
     // Never a reason for another tier of isolation, whatever the error.
-    if !is_subvolume(disk.as_fd()).step("looking at the disk")? {
+    if !is_subvolume(disk.as_fd()).step(step)?
+        && projects(disk.as_fd()).step(step)? == Projects::Limited
+    {
         give_project(disk.as_fd())
             .map_err(|e| failure("giving the disk a project", &in_words(&e)))?;
     }
@@ -253,5 +256,23 @@ fn open_disk(directory: BorrowedFd<'_>) -> Step<Option<OwnedFd>> {
         Ok(disk) => Ok(Some(disk)),
         Err(Errno::NOENT) => Ok(None),
         Err(e) => Err(e).step("opening the disk"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    // Its launcher was killed before it was counted, and then quotas were turned off.
+    #[test]
+    fn a_disk_that_was_about_to_be_counted_is_a_plain_one_where_nothing_counts() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let around = fs::File::open(dir.path()).unwrap();
+        fs::create_dir(dir.path().join(DISK)).unwrap();
+        let disk = disk_of(around.as_fd(), Counted::Yes).unwrap();
+        assert_eq!(own_project(disk.as_fd()).unwrap(), None);
+        limit_to(disk.as_fd(), PROJECT_FIRST, Some(1)).unwrap();
     }
 }
