@@ -12,6 +12,7 @@ from outlive_testing.lines import EXIT_CODE, Check, command
 from outlive_testing.server import Server
 
 FREEZES = 50
+MINUTE = 60
 RETENTION = {"max_bytes": 1 << 40}
 
 
@@ -19,6 +20,18 @@ RETENTION = {"max_bytes": 1 << 40}
 def api():
     with Server() as server:
         yield Api(server)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_for_a_minute(api):
+    """A session that would expire after half a minute, frozen while the other stories are told;
+    and when that was."""
+    sandbox = api.sandbox()
+    session = sandbox.sh("echo there; read line; echo got $line",
+                         lifecycle={"idle_timeout_seconds": 30})
+    session.wait_output(b"there")
+    api.bare("POST", f"/v1/sandbox/{sandbox.id}/suspend")
+    return session, time.monotonic()
 
 
 @pytest.mark.timeout(900)
@@ -153,3 +166,14 @@ def test_a_session_that_waits_for_its_restart_survives_every_pause(api):
         assert "attempt" not in by_hand.wait_phase("stopped")
     assert waiting.wait_phase("backoff")["restart_count"] == 0
     sandbox.delete()
+
+
+def test_a_minute_of_sleep_does_not_expire_a_session(frozen_for_a_minute):
+    session, frozen_at = frozen_for_a_minute
+    time.sleep(max(0, MINUTE - (time.monotonic() - frozen_at)))
+    assert session.get()["phase"] == "paused"
+    session.input(b"this\n")  # Wakes it.
+    exited = session.wait_exit(30)
+    assert (exited["reason"], exited["exit_code"]) == ("stopped", 0)
+    assert output(session.events()) == b"there\ngot this\n"
+    session.sandbox.delete()
