@@ -37,7 +37,7 @@ use std::{
 
 use outlive_api::agent::PumpMode;
 use outlive_core::event::Stream;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use tokio::sync::oneshot;
 
 use super::attempt::Source;
@@ -105,11 +105,15 @@ struct Shared {
     copying: Arc<AtomicBool>,
 }
 
-/// Commands for one thread, and what wakes it.
+/// Commands for one thread, what wakes it, and whether it has anything to do.
 #[derive(Debug)]
 struct Mailbox {
     commands: Mutex<VecDeque<Command>>,
     wake: OwnedFd,
+    /// All that the thread waits for.
+    epoll: OwnedFd,
+    /// It waits, and what its sources hold would wake it.
+    rests: AtomicBool,
 }
 
 /// What a thread is told.
@@ -158,6 +162,27 @@ impl std::fmt::Debug for SinkRef {
 }
 
 impl Mailbox {
+    fn new() -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64(worker::MAILBOX);
+        epoll::add(&epoll, &wake, data, epoll::EventFlags::IN)?;
+        Ok(Self {
+            commands: Mutex::new(VecDeque::new()),
+            wake,
+            epoll,
+            rests: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether everything that was written so far is in the sinks; `false` may be wrong.
+    fn has_nothing_to_do(&self) -> bool {
+        let mut epoll = [PollFd::new(&self.epoll, PollFlags::IN)];
+        let is_silent = matches!(poll(&mut epoll, Some(&worker::AT_ONCE)), Ok(0));
+        // In this order: it says that it is up before it takes what made epoll ready.
+        is_silent && self.rests.load(Ordering::SeqCst)
+    }
+
     /// Never refuses what output depends on: each source has few such commands under way. A
     /// keystroke only tells how to pace, and isn't worth a place in a long queue.
     fn push(&self, command: Command) -> io::Result<()> {
@@ -199,11 +224,8 @@ impl Pump {
         let copying = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         for index in 0..cores.min(PUMP_THREADS_MAX) {
-            let mailbox = Arc::new(Mailbox {
-                commands: Mutex::new(VecDeque::new()),
-                wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            });
-            let worker = worker::Worker::new(Arc::clone(&mailbox), Arc::clone(&copying))?;
+            let mailbox = Arc::new(Mailbox::new()?);
+            let worker = worker::Worker::new(Arc::clone(&mailbox), Arc::clone(&copying));
             std::thread::Builder::new()
                 .name(format!("pump-{index}"))
                 .spawn(move || worker.run())?;
@@ -278,10 +300,11 @@ impl Pump {
         self.finish(id, Then::Keep).await
     }
 
-    /// The same for every source that is kept.
+    /// The same for every source that is kept. A thread that sleeps over silent pipes is not woken.
     pub async fn drain_all(&self) -> io::Result<()> {
         let mut answers = Vec::new();
-        for thread in &self.shared.threads {
+        let busy = |thread: &&Arc<Mailbox>| !thread.has_nothing_to_do();
+        for thread in self.shared.threads.iter().filter(busy) {
             let (done, is_done) = oneshot::channel();
             thread.push(Command::DrainAll(done))?;
             answers.push(is_done);

@@ -137,6 +137,12 @@ impl Flow {
         spilled > 0 || !self.held.is_empty()
     }
 
+    /// Whether there may be bytes of which epoll tells nothing: those of a source that is not
+    /// watched, and those that the kernel still hands on to a terminal's master.
+    pub(super) fn may_hide_some(&self) -> bool {
+        self.blocked || matches!(self.kind, Kind::Terminal { .. })
+    }
+
     /// Moves what is there, up to a turn's share.
     pub(super) fn turn(&mut self) -> Turn {
         match (self.fate, &self.kind) {

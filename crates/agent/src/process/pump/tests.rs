@@ -245,3 +245,65 @@ fn the_end_of_a_flood_is_shown_though_its_turn_is_over() {
         shown += moves.recv_timeout(Duration::from_secs(30)).unwrap();
     }
 }
+
+/// Whether a drain of everything wakes nobody.
+fn sleeps(pump: &Pump) -> bool {
+    let threads = &pump.shared.threads;
+    threads.iter().all(|thread| thread.has_nothing_to_do())
+}
+
+// A freeze of a silent sandbox waited for two threads that had nothing to do.
+#[test]
+fn a_pump_that_sleeps_over_silent_pipes_is_not_woken() {
+    let pump = Pump::start().unwrap();
+    let sink = Over::new();
+    let (source, theirs) = pipe();
+    let _id = pump.attach(0, source, Arc::clone(&sink) as _).unwrap();
+    rustix::io::write(&theirs, b"something").unwrap();
+    soon(pump.drain_all()).unwrap();
+    assert_eq!(sink.moved.load(Ordering::Relaxed), 9);
+    while !sleeps(&pump) {
+        std::thread::yield_now(); // It is on its way to sleep.
+    }
+    // What a sink has no room for is tried by every drain.
+    let narrow = Arc::new(Narrow {
+        inner: Over::new(),
+        has_room: AtomicBool::new(false),
+    });
+    let (source, theirs) = pipe();
+    let id = pump.attach(0, source, Arc::clone(&narrow) as _).unwrap();
+    rustix::io::write(&theirs, b"waits").unwrap();
+    soon(pump.drain(id)).unwrap();
+    assert!(!sleeps(&pump));
+    narrow.has_room.store(true, Ordering::Release);
+    soon(pump.drain_all()).unwrap();
+    assert_eq!(narrow.inner.moved.load(Ordering::Relaxed), 5);
+}
+
+#[test]
+fn what_was_written_before_a_drain_of_everything_is_in_its_sink_after_it() {
+    let pump = Pump::start().unwrap();
+    let flows: Vec<_> = (0..4)
+        .map(|lane| {
+            let (source, theirs) = pipe();
+            let sink = Over::new();
+            pump.attach(lane, source, Arc::clone(&sink) as _).unwrap();
+            (theirs, sink)
+        })
+        .collect();
+    let mut written = [0; 4];
+    soon(async {
+        for round in 0..20_000_usize {
+            // Now a flood, now a single byte that finds the threads anywhere on their way to sleep.
+            let at = round * 7 % 4;
+            let bytes = 1 + round * 31 % 97;
+            written[at] += rustix::io::write(&flows[at].0, &[b'x'; 97][..bytes]).unwrap();
+            for _ in 0..round % 50 {
+                std::hint::spin_loop();
+            }
+            pump.drain_all().await.unwrap();
+            let moved = flows[at].1.moved.load(Ordering::Relaxed);
+            assert_eq!(moved, written[at], "round {round}");
+        }
+    });
+}

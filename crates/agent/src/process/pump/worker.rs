@@ -2,9 +2,8 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    io,
     num::NonZeroU64,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -28,10 +27,10 @@ use crate::{
 };
 
 /// The epoll key of the mailbox; sources count from 1.
-const MAILBOX: u64 = 0;
+pub(super) const MAILBOX: u64 = 0;
 /// How many that are ready a thread takes at once.
 const READY_AT_ONCE: usize = 64;
-const AT_ONCE: Timespec = Timespec {
+pub(super) const AT_ONCE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 0,
 };
@@ -39,10 +38,11 @@ const AT_ONCE: Timespec = Timespec {
 pub(super) struct Worker {
     mailbox: Arc<Mailbox>,
     copying: Arc<AtomicBool>,
-    epoll: OwnedFd,
     flows: HashMap<u64, Flow>,
     /// Those whose turn was over before what they hold was moved: the next one is theirs.
     owed: HashSet<u64>,
+    /// Whether a flow may hold something of which epoll tells nothing.
+    has_hidden: bool,
 }
 
 /// Whether the sink took what was moved.
@@ -60,21 +60,14 @@ enum Go {
 }
 
 impl Worker {
-    pub(super) fn new(mailbox: Arc<Mailbox>, copying: Arc<AtomicBool>) -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(
-            &epoll,
-            &mailbox.wake,
-            epoll::EventData::new_u64(MAILBOX),
-            epoll::EventFlags::IN,
-        )?;
-        Ok(Self {
+    pub(super) fn new(mailbox: Arc<Mailbox>, copying: Arc<AtomicBool>) -> Self {
+        Self {
             mailbox,
             copying,
-            epoll,
             flows: HashMap::new(),
             owed: HashSet::new(),
-        })
+            has_hidden: false,
+        }
     }
 
     pub(super) fn run(mut self) {
@@ -101,7 +94,10 @@ impl Worker {
     /// Waits until somebody is ready, or is owed a turn.
     fn wait(&mut self, ready: &mut Vec<u64>) {
         let span = (!self.owed.is_empty()).then_some(AT_ONCE);
+        let rests = span.is_none() && !self.has_hidden;
+        self.mailbox.rests.store(rests, Ordering::SeqCst);
         self.look(ready, READY_AT_ONCE, span.as_ref());
+        self.mailbox.rests.store(false, Ordering::SeqCst);
         for number in self.owed.drain() {
             if !ready.contains(&number) {
                 ready.push(number);
@@ -115,7 +111,7 @@ impl Worker {
         let mut events = Vec::with_capacity(max);
         loop {
             let room = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.epoll, room, span) {
+            match epoll::wait(&self.mailbox.epoll, room, span) {
                 Ok(_) => break,
                 Err(rustix::io::Errno::INTR) => {}
                 // Only a bug makes this fail; standing still would lose output in silence.
@@ -157,6 +153,7 @@ impl Worker {
             }
             Turn::Full => {
                 flow.blocked = true;
+                self.has_hidden = true;
                 self.unwatch(number);
             }
             Turn::Ended(end) => {
@@ -183,6 +180,7 @@ impl Worker {
         }
         loop {
             let Some(command) = self.mailbox.lock().pop_front() else {
+                self.has_hidden = self.flows.values().any(Flow::may_hide_some);
                 return Go::On;
             };
             match command {
@@ -317,7 +315,7 @@ impl Worker {
             return;
         };
         let added = epoll::add(
-            &self.epoll,
+            &self.mailbox.epoll,
             flow.watched(),
             epoll::EventData::new_u64(number),
             epoll::EventFlags::IN,
@@ -333,7 +331,7 @@ impl Worker {
     /// The keeper has a copy of the descriptor, so closing ours doesn't take it out of epoll.
     fn unwatch(&self, number: u64) {
         if let Some(flow) = self.flows.get(&number) {
-            match epoll::delete(&self.epoll, flow.watched().as_fd()) {
+            match epoll::delete(&self.mailbox.epoll, flow.watched().as_fd()) {
                 Ok(()) | Err(rustix::io::Errno::NOENT) => {} // It was out already.
                 Err(e) => fatal(&format!("pump: {e}")),
             }
