@@ -311,7 +311,13 @@ impl Body {
     /// Whether a sync is worth its while for this alone. What tells only how a living process
     /// fares goes to the disk with the next event: a power cut ends the process anyway.
     pub fn is_worth_a_sync(&self) -> bool {
-        !matches!(self, Self::AttemptStarted { .. } | Self::SessionReady)
+        !matches!(
+            self,
+            Self::AttemptStarted { .. }
+                | Self::SessionReady
+                | Self::SessionPaused
+                | Self::SessionResumed
+        )
     }
 
     /// Whether it must be on disk before anybody hears of it: creation, update, deletion and

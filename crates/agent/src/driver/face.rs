@@ -96,6 +96,14 @@ impl Face {
         })
     }
 
+    /// Whether its journal has nothing that its driver has yet to look at.
+    pub(crate) fn is_settled(&self) -> bool {
+        let shown = self.shown.borrow();
+        shown
+            .as_ref()
+            .is_some_and(|(_, journal)| journal.is_settled())
+    }
+
     /// Bytes of its journal that are retained.
     pub(crate) fn journal_bytes(&self) -> u64 {
         self.shown

@@ -157,6 +157,12 @@ impl SessionJournal {
         self.shared.changed.notified().await;
     }
 
+    /// Whether the driver has looked at all that there is to look at.
+    pub(crate) fn is_settled(&self) -> bool {
+        let is_matched = self.shared.is_matched.load(Ordering::Acquire);
+        !is_matched && !self.is_stalled() && self.lock().output.is_none()
+    }
+
     /// The newest output that is not part of the state yet.
     pub(crate) fn take_output(&self) -> Option<Event> {
         self.lock().output.take()

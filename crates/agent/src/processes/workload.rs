@@ -57,15 +57,15 @@ impl Workload {
             }
             return Ok(());
         };
-        let events = sys::watch(Arc::new(events), Interest::PRIORITY)?;
         for _ in 0..FREEZE_LOOKS {
-            if cgroup::stands_still(events.get_ref().as_fd())? {
+            if cgroup::stands_still(events.as_fd())? {
                 return Ok(());
             }
             // Whoever is about to stand still may wait for this very core.
             rustix::thread::sched_yield();
             tokio::task::yield_now().await;
         }
+        let events = sys::watch(Arc::new(events), Interest::PRIORITY)?;
         // A change after a look is reported, but the kernel may keep the report for 10 ms.
         while !cgroup::stands_still(events.get_ref().as_fd())? {
             if let Ok(reported) = timeout(FREEZE_LOOK_PAUSE, events.ready(Interest::PRIORITY)).await

@@ -6,16 +6,15 @@ use outlive_api::agent::Outcome;
 use outlive_core::{id::SessionId, session::Rejection};
 use tokio::{
     sync::{mpsc::error::TrySendError, oneshot},
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::Registry;
 use crate::{
-    driver::{Hindrance, Message},
-    limits::{FREEZE_ANSWERS_WAIT, GROUP_SYNC_WAIT},
+    driver::{Face, Hindrance, Message},
+    limits::FREEZE_ANSWERS_WAIT,
     log,
     machine::Machine,
-    sync::Hold,
 };
 
 /// Why the workload can't be frozen.
@@ -43,7 +42,8 @@ enum FreezeError {
 
 impl<M: Machine> Registry<M> {
     /// Has every process stand still, and everything that they wrote on disk; or leaves all as it
-    /// was, and says why. What the sessions say of it follows to the disk with the next group.
+    /// was, and says why. What the sessions say of it goes to the disk with what comes next: a power
+    /// cut ends all that stands still.
     pub(crate) async fn freeze(&self) -> Outcome {
         let _turn = self.around.standstill.turn().await;
         if self.state.borrow().is_releasing {
@@ -120,8 +120,6 @@ impl<M: Machine> Registry<M> {
         around.standstill.shut().map_err(FreezeError::Disk)?;
         let written = around.machine.output_bytes();
         let flush = || around.journals.syncer.sync_together(&self.directory);
-        // What sessions say of the freeze waits for a sync that all share.
-        let held = around.journals.syncer.hold();
         let (halted, flushed) = tokio::join!(self.halt(), flush());
         halted?;
         flushed.map_err(FreezeError::Disk)?;
@@ -130,13 +128,12 @@ impl<M: Machine> Registry<M> {
             flush().await.map_err(FreezeError::Disk)?;
         }
         around.standstill.complete();
-        self.sync_soon(held);
         Ok(())
     }
 
     /// Has the sessions pause, then the processes stand still.
     async fn halt(&self) -> Result<(), FreezeError> {
-        self.tell_all(Message::Pause).await?;
+        self.tell(|_| true, Message::Pause).await?;
         let frozen = self.around.machine.freeze().await;
         frozen.map_err(FreezeError::Processes)
     }
@@ -144,7 +141,8 @@ impl<M: Machine> Registry<M> {
     /// Has everything in the journals. What had no space there tries again, once nobody writes more.
     async fn settle(&self) -> Result<(), FreezeError> {
         self.move_output().await?;
-        let settled = self.tell_all(Message::Settle).await;
+        let has_more = |session: &Face| !session.is_settled();
+        let settled = self.tell(has_more, Message::Settle).await;
         let Err(FreezeError::Session {
             hindrance: Hindrance::NoSpace,
             ..
@@ -153,7 +151,7 @@ impl<M: Machine> Registry<M> {
             return settled;
         };
         self.move_output().await?;
-        self.tell_all(Message::Settle).await
+        self.tell(has_more, Message::Settle).await
     }
 
     /// Has everything that the processes wrote, which stand still, in the journals.
@@ -164,14 +162,15 @@ impl<M: Machine> Registry<M> {
             .map_err(FreezeError::Output)
     }
 
-    /// Tells every session, and waits until all did it or said why not.
-    async fn tell_all(
+    /// Tells these sessions, and waits until all did it or said why not.
+    async fn tell(
         &self,
+        whom: impl Fn(&Face) -> bool,
         message: impl Fn(oneshot::Sender<Result<(), Hindrance>>) -> Message,
     ) -> Result<(), FreezeError> {
         let until = Instant::now() + FREEZE_ANSWERS_WAIT;
         let mut all = Ok(());
-        for (session, answer) in self.ask_all(message) {
+        for (session, answer) in self.ask(whom, message) {
             let told = match timeout_at(until, answer).await {
                 Ok(Ok(Ok(())) | Err(_)) => Ok(()), // Done, or deleted meanwhile.
                 Ok(Ok(Err(hindrance))) => Err(FreezeError::Session { session, hindrance }),
@@ -185,11 +184,10 @@ impl<M: Machine> Registry<M> {
     /// The processes first, then the sessions.
     async fn undo(&self) -> std::io::Result<()> {
         let around = &self.around;
-        let held = around.journals.syncer.hold();
         around.machine.thaw()?;
         around.standstill.open();
         // No call comes in between: nothing is awaited here.
-        let answers = self.ask_all(Message::GoOn);
+        let answers = self.ask(|_| true, Message::GoOn);
         let until = Instant::now() + FREEZE_ANSWERS_WAIT;
         for (session, answer) in answers {
             match timeout_at(until, answer).await {
@@ -198,33 +196,18 @@ impl<M: Machine> Registry<M> {
                 Err(_) => log::warn(format_args!("{session}: busy at the thaw")),
             }
         }
-        around.standstill.forget()?;
-        self.sync_soon(held);
-        Ok(())
+        around.standstill.forget()
     }
 
-    /// Has what the sessions said of a freeze or a thaw on the disk when other facts would be, with
-    /// a number of syncs that does not grow with theirs.
-    fn sync_soon(&self, held: Hold) {
-        let (syncer, directory) = (self.around.journals.syncer.clone(), self.directory.clone());
-        self.around.tasks.spawn_local(async move {
-            sleep(GROUP_SYNC_WAIT).await;
-            if let Err(error) = syncer.sync_together(&directory).await {
-                log::warn(format_args!(
-                    "a freeze or a thaw could not be synced: {error}"
-                ));
-            }
-            drop(held);
-        });
-    }
-
-    /// A message to every session, at once. One that is gone answers with an error.
-    fn ask_all<A: 'static>(
+    /// A message to these sessions, at once. One that is gone answers with an error.
+    fn ask<A: 'static>(
         &self,
+        whom: impl Fn(&Face) -> bool,
         message: impl Fn(oneshot::Sender<A>) -> Message,
     ) -> Vec<(SessionId, oneshot::Receiver<A>)> {
         let mut answers = Vec::new();
-        for (session, handle) in &self.state.borrow().sessions {
+        let sessions = &self.state.borrow().sessions;
+        for (session, handle) in sessions.iter().filter(|(_, it)| whom(&it.face)) {
             let (answer, answered) = oneshot::channel();
             match handle.mailbox.try_send(message(answer)) {
                 Ok(()) | Err(TrySendError::Closed(_)) => {}

@@ -314,7 +314,7 @@ fn a_keeper_killed_while_frozen_takes_the_processes_along() {
 }
 
 #[test]
-fn a_hundred_sessions_take_no_more_syncs_than_a_few() {
+fn a_hundred_sessions_that_only_stand_still_take_no_sync() {
     let sandbox = Sandbox::launch();
     for _ in 0..100 {
         sandbox.create(argv(&["cat"]));
@@ -323,8 +323,7 @@ fn a_hundred_sessions_take_no_more_syncs_than_a_few() {
     let before = sandbox.health().syncs;
     sandbox.thaw();
     sandbox.freeze();
-    let syncs = sandbox.health().syncs - before;
-    assert!(syncs <= 4, "{syncs} syncs");
+    assert_eq!(sandbox.health().syncs, before);
 }
 
 #[test]
