@@ -1,6 +1,7 @@
 """One machine for all stories, with disks that count what projects write."""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -31,16 +32,16 @@ def serve(request, machine):
     """Starts servers; ends them, and what they made, with the story."""
     made = []
     request.node.stash[SERVICES] = made
+    with ExitStack() as ends:
+        def start(group: str, **more) -> Service:
+            name = request.node.name.removeprefix("test_").replace("[", "-").rstrip("]")
+            data = more.pop("data", f"/data/{name}-{len(made)}")
+            service = Service(machine, group, data, **more)
+            made.append(service)
+            ends.callback(service.end)
+            return service.start()
 
-    def start(group: str, **more) -> Service:
-        name = request.node.name.removeprefix("test_")
-        service = Service(machine, group, more.pop("data", f"/data/{name}-{len(made)}"), **more)
-        made.append(service)
-        return service.start()
-
-    yield start
-    for service in made:
-        service.end()
+        yield start
 
 
 @pytest.hookimpl(wrapper=True)
@@ -49,6 +50,6 @@ def pytest_runtest_makereport(item):
     if report.failed and MACHINE in item.config.stash:
         machine = item.config.stash[MACHINE]
         report.sections.append(("the machine's console", machine.told()[-4000:]))
-        for service in item.stash.get(SERVICES, []):
+        for service in item.stash.get(SERVICES, []) if machine.runs else []:
             report.sections.append((f"log of {service.group}", service.log_text()))
     return report

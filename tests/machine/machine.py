@@ -19,8 +19,9 @@ BOOT_SECONDS_MAX = 120
 ANSWER_SECONDS_MAX = 90
 MEMORY_MEBIBYTES = 1024
 USER = 1000
-# What is no part of busybox, each with the libraries that it names.
-PROGRAMS = ["/usr/bin/newuidmap", "/usr/bin/newgidmap", "/usr/sbin/xfs_quota", "/usr/sbin/xfs_io"]
+# What busybox lacks, or has less of, each with the libraries that it names.
+PROGRAMS = ["/usr/bin/newuidmap", "/usr/bin/newgidmap", "/usr/bin/unshare", "/usr/sbin/xfs_quota",
+            "/usr/sbin/xfs_io"]
 WITH_POWER = ["usr/bin/newuidmap", "usr/bin/newgidmap"]
 FILES = {
     "etc/passwd": f"root:x:0:0:root:/root:/bin/sh\nuser:x:{USER}:{USER}::/home/user:/bin/sh\n",
@@ -81,6 +82,7 @@ def system(folder: Path) -> Path:
     (root / "sbin/init").chmod(0o755)
     outlive = binary()
     for program in [outlive, outlive.with_name("outlive-agent"), *map(Path, PROGRAMS)]:
+        (root / "usr/bin" / program.name).unlink(missing_ok=True)
         shutil.copy(program, root / "usr/bin")
         for library in libraries(program):
             there = root / str(library).lstrip("/")
@@ -131,6 +133,7 @@ class Machine:
         self._answers = self._shell.makefile("rb")
         assert self._answers.readline() == b"ready\n", self.told()
         self._shell.settimeout(ANSWER_SECONDS_MAX)
+        self.runs = True
 
     def _command(self, kernel: Kernel, folder: Path, disks: list[Path]) -> list:
         forward = "".join(f",hostfwd=tcp:127.0.0.1:{outside}-:{inside}"
@@ -175,6 +178,7 @@ class Machine:
 
     def end(self) -> None:
         """As pulling the plug."""
+        self.runs = False
         self._child.kill()
         self._child.wait()
         self._answers.close()

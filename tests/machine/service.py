@@ -11,7 +11,7 @@ from machine import Machine
 GROUPS = "/sys/fs/cgroup"
 START = """
 mkdir -p {group} && rm -f {data}/endpoint
-(echo 0 > {group}/cgroup.procs && exec setsid {command} >> {log} 2>&1 < /dev/null) &
+(echo 0 > {group}/cgroup.procs && exec setsid {within} {command} >> {log} 2>&1 < /dev/null) &
 pid=$!
 until [ -s {data}/endpoint ]; do
     kill -0 $pid || {{ cat {log}; exit 1; }}
@@ -25,21 +25,24 @@ class Service:
     """A unit: it comes back to the same group with each start. `Api` takes it for a server."""
 
     def __init__(self, machine: Machine, group: str, data: str, user: str = "root",
-                 first: str = "true"):
+                 first: str = "true", within: str = "", options: str = ""):
         self.machine = machine
         self.group = f"{GROUPS}/{group}"
         self.data = data
         self.user = user
         self.log = f"{data}.log"
-        self._first = first
+        self._first, self._within, self._options = first, within, options
         self._port = machine.port()
+        self.pid: int | None = None
         owner = f"chown {user}:{user} {data}"
         machine.sh(f"mkdir -p {data} && {owner} && : > {self.log} && chmod 666 {self.log}")
 
     def start(self) -> "Service":
-        serve = f"{self._first}; exec outlive serve --listen 0.0.0.0:{self._port} --data {self.data}"
+        serve = f"{self._first}; exec outlive serve --listen 0.0.0.0:{self._port} " \
+                f"--data {self.data} {self._options}"
         command = f"su {self.user} -s /bin/sh -c {shlex.quote(serve)}"
-        start = START.format(group=self.group, data=self.data, log=self.log, command=command)
+        start = START.format(group=self.group, data=self.data, log=self.log, command=command,
+                             within=self._within)
         self.pid = int(self.machine.sh(start).split()[-1])
         return self
 
@@ -83,9 +86,11 @@ class Service:
 
     def end(self) -> None:
         """Ends what runs in here, then the server; nothing of it is left but its own group."""
+        self.machine.release(self._port)
+        if self.pid is None:
+            return  # It never started.
         api = Api(self)
         listed = api.call("GET", "/api/v1/sandboxes")["sandboxes"]
         for sandbox in listed:
             api.call("DELETE", f"/api/v1/sandboxes/{sandbox['id']}")
         self.signal("TERM")
-        self.machine.release(self._port)

@@ -17,14 +17,14 @@ MAIN = "export SYSTEMD_EXEC_PID=$$"
 LIMITS = {"memory": "64Mi", "pids": 24, "cpu": "0.5"}
 
 
-def delegate(machine, group: str) -> None:
+def delegate(machine, group: str, user: str = "user") -> None:
     machine.sh(f"mkdir -p {GROUPS}/{group}")
     parent = GROUPS
     for name in group.split("/")[:-1]:
         parent = f"{parent}/{name}"
         machine.sh(f"echo '+memory +pids +cpu' > {parent}/cgroup.subtree_control")
     files = " ".join(f"{GROUPS}/{group}{file}" for file in DELEGATED)
-    machine.sh(f"chown user:user {files}")
+    machine.sh(f"chown {user}:{user} {files}")
 
 
 def limits_hold(server, sandbox) -> None:
@@ -91,6 +91,36 @@ def test_a_group_that_was_given_to_the_server_has_it_in_a_leaf(machine, serve):
     assert "memory limits                               yes" in server.doctor()
     server.restart()
     limits_hold(server, sandbox)
+
+
+def test_a_container_has_all_of_its_processes_in_a_leaf(machine, serve):
+    """The whole of it is in the group that it takes for the root of all."""
+    server = serve("box.scope", within="/usr/bin/unshare --cgroup --mount",
+                   first=f"umount {GROUPS} && mount -t cgroup2 cgroup2 {GROUPS}; sleep 1000 & true")
+    assert server.where() == f"{GROUPS}/box.scope/outlive-server"
+    assert machine.sh(f"cat {GROUPS}/box.scope/cgroup.procs") == ""
+    sandbox = Api(server).sandbox(resources=LIMITS)
+    assert "populated 1" in machine.sh(f"cat {GROUPS}/box.scope/outlive/{sandbox.id}/cgroup.events")
+    assert runs_out_of_memory(sandbox)
+    assert runs_out_of_processes(sandbox)
+    machine.sh(f"kill $(grep -v {server.pid} {GROUPS}/box.scope/outlive-server/cgroup.procs)")
+
+
+@pytest.mark.parametrize(("runtime", "user"),
+                         [("two-uid", "root"), ("process", "root"), ("process", "user")])
+def test_without_namespaces_limits_hold_all_the_same(machine, serve, runtime, user):
+    slice_ = f"{runtime}-{user}.slice"
+    delegate(machine, slice_, user)
+    machine.sh(f"su {user} -s /bin/sh -c 'mkdir {GROUPS}/{slice_}/outlive.service'")
+    server = serve(f"{slice_}/outlive.service", user=user, options=f"--runtime {runtime}")
+    sandbox = Api(server).sandbox(resources=LIMITS)
+    limits_hold(server, sandbox)
+    sandbox.suspend()
+    assert "frozen 1" in server.reads(sandbox, "cgroup.events")
+    sandbox.wake()
+    assert ended(sandbox, "true")["exit_code"] == 0
+    sandbox.delete()
+    nothing_is_left(machine)
 
 
 def test_a_unit_of_a_user_of_its_own_is_not_divided(machine, serve):

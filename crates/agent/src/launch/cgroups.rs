@@ -315,7 +315,7 @@ impl Cgroups {
 }
 
 fn none_there() -> std::io::Error {
-    std::io::Error::from_raw_os_error(libc::ENODEV)
+    std::io::Error::other("no control group can be made for it")
 }
 
 /// Not the tier is missing: the sandbox is refused, not run with less around it.
