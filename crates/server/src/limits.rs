@@ -329,6 +329,9 @@ pub(crate) const FREEZE_ANSWER_MAX: Duration = Duration::from_secs(15);
 pub(crate) const FREEZE_AGAIN_MAX: u32 = 3;
 /// So often what a request needs is finished first before the request is refused.
 pub(crate) const PUT_OFF_MAX: u32 = 4;
+/// How long the store may not know yet that a sandbox stands still or goes on again, which its runtime
+/// says itself: who freezes and thaws at once costs one write for each.
+pub(crate) const NOTE_WAIT: Duration = Duration::from_millis(50);
 /// Pause before the store is told again what it did not take down.
 pub(crate) const STORE_RETRY: Duration = Duration::from_millis(500);
 /// Longest a hold lasts before it has to be taken again, seconds.

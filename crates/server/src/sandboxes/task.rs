@@ -35,7 +35,7 @@ use super::{Shared, Snapshot, activity::Activity, config::IdleKind, seconds, sto
 use crate::{
     agents::{agent::Agent, tails::Tails},
     clock,
-    limits::{DEADLINE_SLEEP_MAX, PUT_OFF_MAX, STORE_RETRY},
+    limits::{DEADLINE_SLEEP_MAX, NOTE_WAIT, PUT_OFF_MAX, STORE_RETRY},
     runtime::Progress,
     sessions::CallError,
     store::SandboxRecord,
@@ -84,8 +84,8 @@ pub(super) struct Task {
     unsaved: Option<Instant>,
     /// What the store knows has to be synced beside the next effect.
     owes_sync: bool,
-    /// The store is told what is observed once whoever asked has the answer.
-    owes_note: bool,
+    /// When the store is told what is observed, unless it is with something else before.
+    note_at: Option<Instant>,
     next: Next,
 }
 
@@ -109,7 +109,7 @@ impl Task {
             restoring: None,
             unsaved: None,
             owes_sync: false,
-            owes_note: false,
+            note_at: None,
             next: Next::GoOn,
         }
     }
@@ -122,7 +122,6 @@ impl Task {
             None => self.note(Effect::Look).await,
         }
         while self.next == Next::GoOn {
-            self.note_observed().await;
             let (agent, due) = (self.agent.clone(), self.wake_up());
             tokio::select! {
                 command = self.mailbox.next() => match command {
@@ -135,7 +134,7 @@ impl Task {
                 }
                 () = sleep_until(due) => self.due().await,
                 () = self.activity.ended() => {} // There is a deadline again.
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => return self.note_observed().await,
             }
         }
     }
@@ -312,7 +311,8 @@ impl Task {
         if is_told_later {
             self.record.state = next;
             self.record.updated_at = clock::now().max(self.record.updated_at);
-            self.owes_note = true;
+            self.note_at
+                .get_or_insert_with(|| Instant::now() + NOTE_WAIT);
             self.publish_now();
             return Ok(None);
         }
@@ -350,11 +350,9 @@ impl Task {
 
     /// Tells the store what it was not told before the answer.
     async fn note_observed(&mut self) {
-        if !std::mem::take(&mut self.owes_note) {
+        if self.note_at.take().is_none() {
             return;
         }
-        // Whoever was answered is at it first.
-        tokio::task::yield_now().await;
         let record = self.record.clone();
         if let Err(error) = self.save(&record, OnDisk::Never).await {
             tracing::error!(sandbox = %record.id, %error, "the store does not know yet what became of a sandbox");
@@ -367,7 +365,7 @@ impl Task {
             OnDisk::Beside | OnDisk::Never => self.shared.store.note_sandbox(record).await,
         };
         self.owes_sync = saved.is_ok() && on_disk == OnDisk::Beside;
-        self.owes_note = false; // It has all of it, or is told again.
+        self.note_at = None; // It has all of it, or is told again.
         self.unsaved = match &saved {
             Ok(()) => None,
             Err(_) => Some(Instant::now() + STORE_RETRY),
@@ -395,7 +393,8 @@ impl Task {
         let in_sandbox = due.map_or(DEADLINE_SLEEP_MAX, |at| at.since(now));
         // The wall clock may be set: look again now and then.
         let due = Instant::now() + in_sandbox.min(DEADLINE_SLEEP_MAX);
-        self.unsaved.map_or(due, |at| at.min(due))
+        let told = [self.unsaved, self.note_at].into_iter().flatten().min();
+        told.map_or(due, |at| at.min(due))
     }
 
     fn quiet_since(&self) -> Option<Timestamp> {
@@ -409,6 +408,9 @@ impl Task {
                 tracing::error!(sandbox = %self.record.id, %error, "the store still fails");
             }
             return;
+        }
+        if self.note_at.is_some_and(|at| at <= Instant::now()) {
+            return self.note_observed().await;
         }
         let now = clock::now();
         let policy = self.record.config.policy();

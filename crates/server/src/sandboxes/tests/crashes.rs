@@ -8,8 +8,10 @@ use outlive_core::{
     sandbox::{Desired, Observed},
 };
 
+use tokio::time::{Instant, sleep};
+
 use super::{Crash, Server, Stage, killed_at_every_step, new_sandbox};
-use crate::sessions::SandboxHandle;
+use crate::{limits::NOTE_WAIT, sessions::SandboxHandle};
 
 #[test]
 fn a_server_killed_while_it_creates_leaves_no_orphan() {
@@ -45,6 +47,7 @@ fn a_server_killed_while_it_freezes_and_thaws_loses_no_runtime() {
         sandbox.suspend().await.unwrap();
         sandbox.resume().await.unwrap();
         sandbox.suspend().await.unwrap();
+        sleep(NOTE_WAIT * 2).await;
         sandbox.pause().await.unwrap();
     });
     assert!(steps >= 25, "{steps} steps");
@@ -65,6 +68,32 @@ fn what_was_asked_for_is_on_the_disk_when_it_is_answered() {
         }
         sandbox.pause().await.unwrap();
         assert_eq!(on_disk(), Some(Desired::Released));
+    });
+    server.kill();
+}
+
+// Each freeze was followed by a write of what came of it, which the thaw that followed waited for.
+#[test]
+fn who_freezes_and_thaws_at_once_has_one_write_for_each() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    let notes = || server.crash.notes.load(Ordering::SeqCst);
+    server.run(async {
+        let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        let (before, begun) = (notes(), Instant::now());
+        let mut asked = 0;
+        while begun.elapsed() < NOTE_WAIT / 2 {
+            sandbox.suspend().await.unwrap();
+            sandbox.resume().await.unwrap();
+            asked += 2;
+        }
+        if begun.elapsed() < NOTE_WAIT {
+            assert_eq!(notes() - before, asked);
+        }
+        // The last is written down a moment later, for whoever reads the store.
+        while notes() - before == asked {
+            sleep(NOTE_WAIT / 10).await;
+        }
     });
     server.kill();
 }

@@ -39,6 +39,8 @@ pub(super) struct Crash {
     pub(super) puts_spared: AtomicU32,
     /// So many changes the store refuses then.
     pub(super) puts_refused: AtomicU32,
+    /// How often a sandbox that is there was written.
+    pub(super) notes: AtomicUsize,
     /// What was asked of the sandbox that was written last, and what of it is on the disk.
     noted: Mutex<Option<Desired>>,
     pub(super) synced: Mutex<Option<Desired>>,
@@ -55,6 +57,7 @@ impl Crash {
             reached: Notify::new(),
             puts_spared: AtomicU32::new(0),
             puts_refused: AtomicU32::new(0),
+            notes: AtomicUsize::new(0),
             noted: Mutex::new(None),
             synced: Mutex::new(None),
             looks_refused: AtomicU32::new(0),
@@ -111,6 +114,7 @@ impl Store for Fragile<SqliteStore> {
                 return Err(StoreError::Database(sqlx::Error::PoolClosed));
             }
             let done = self.inner.note_sandbox(record).await;
+            self.crash.notes.fetch_add(1, Ordering::SeqCst);
             *self.crash.noted.lock().unwrap() = Some(record.state.desired);
             self.crash.step().await;
             done
