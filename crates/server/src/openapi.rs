@@ -17,6 +17,7 @@ use axum::{
 use outlive_api::{
     context::{ContextClientMessage, ContextServerMessage},
     error::ErrorEnvelope,
+    image::ImageFormat,
     ws::{ClientMessage, ServerMessage},
 };
 use utoipa::{
@@ -57,7 +58,7 @@ use crate::dialect::{named, supervised};
         described::list_images, described::import_image, described::pull_image, described::remove_image,
         described::metadata, described::healthz, described::readyz, described::metrics,
     ),
-    components(schemas(ErrorEnvelope, ClientMessage, ServerMessage, ContextClientMessage, ContextServerMessage)),
+    components(schemas(ErrorEnvelope, ClientMessage, ServerMessage, ContextClientMessage, ContextServerMessage, ImageFormat)),
     security(("bearerAuth" = [])),
     modifiers(&BearerAuth),
 )]
@@ -189,5 +190,28 @@ mod tests {
             }
         }
         assert!(names.len() >= 45, "some are missing: {names:?}");
+    }
+
+    // The format of an import was one that nobody had described: tools made up no such call.
+    #[test]
+    fn whatever_is_referred_to_is_described() {
+        let document = serde_json::to_value(document()).unwrap();
+        let mut left = vec![&document];
+        let mut count = 0;
+        while let Some(value) = left.pop() {
+            match value {
+                serde_json::Value::Object(fields) => {
+                    if let Some(target) = fields.get("$ref").and_then(|it| it.as_str()) {
+                        let path = target.strip_prefix('#').unwrap();
+                        assert!(document.pointer(path).is_some(), "{target} is nowhere");
+                        count += 1;
+                    }
+                    left.extend(fields.values());
+                }
+                serde_json::Value::Array(items) => left.extend(items),
+                _ => {}
+            }
+        }
+        assert!(count > 100, "{count} references");
     }
 }
