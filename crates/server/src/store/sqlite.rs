@@ -445,6 +445,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_log_with_all_its_blocks_is_read_by_the_server_after_a_kill() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = async |dir: &Path| {
+            let reserve = Arc::new(Reserve::keep(dir));
+            let path = dir.join("outlive.db");
+            SqliteStore::open_on(&path, reserve).await.unwrap()
+        };
+        let store = open(dir.path()).await;
+        for number in 1..40 {
+            let record = crate::store::suite::record(number, "acme", 1);
+            store.insert_sandbox(&record, 100).await.unwrap();
+            // As the kill leaves it: the log is neither moved nor removed.
+            let left = tempfile::tempdir().unwrap();
+            for name in ["outlive.db", "outlive.db-wal"] {
+                fs::copy(dir.path().join(name), left.path().join(name)).unwrap();
+            }
+            let next = open(left.path()).await;
+            let (known, found) = (store.all_sandboxes(), next.all_sandboxes());
+            assert_eq!(known.await.unwrap(), found.await.unwrap());
+        }
+    }
+
+    #[tokio::test]
     async fn the_store_is_for_the_server_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("outlive.db");

@@ -30,7 +30,7 @@ where
     a_snapshot_s_name_is_its_owner_s_own(&open().await).await;
 }
 
-fn record(id: u64, owner: &str, created: i64) -> SandboxRecord {
+pub(super) fn record(id: u64, owner: &str, created: i64) -> SandboxRecord {
     let at = Timestamp::from_unix_nanos(created);
     SandboxRecord {
         id: SandboxId::from_bits(id),
