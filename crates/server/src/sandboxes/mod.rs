@@ -19,15 +19,15 @@ mod task;
 mod tests;
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use outlive_api::{launch::IsolationTier, network::NetworkMode, sandbox::Disk};
 use outlive_core::{
     id::SandboxId,
-    sandbox::{Observed, Sandbox as State},
+    sandbox::{Desired, Observed, Sandbox as State},
 };
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -74,6 +74,8 @@ pub(crate) struct Shared {
     /// Held by whoever changes what a running sandbox reaches.
     reaching: tokio::sync::Mutex<()>,
     sandboxes: RwLock<HashMap<SandboxId, Arc<Sandbox>>>,
+    /// Those whose disk is still copied: nobody sees them yet.
+    unfinished: Mutex<BTreeSet<SandboxId>>,
 }
 
 /// All sandboxes of this server.
@@ -117,6 +119,7 @@ impl Engine {
                 tidying: TaskTracker::new(),
                 reaching: tokio::sync::Mutex::default(),
                 sandboxes: RwLock::new(HashMap::new()),
+                unfinished: Mutex::default(),
             }),
         }
     }
@@ -213,7 +216,9 @@ impl Engine {
         })
     }
 
+    /// A new row. One that is to be deleted has yet to become a sandbox.
     async fn insert(&self, new: NewSandbox, state: State) -> Result<SandboxRecord, CallError> {
+        let is_unfinished = state.desired == Desired::Deleted;
         let now = clock::now();
         let mut record = SandboxRecord {
             id: SandboxId::from_bits(0),
@@ -230,11 +235,18 @@ impl Engine {
             let bits = random()?;
             record.id = SandboxId::from_bits(bits);
             record.slot = u16::try_from((bits >> 12) % u64::from(SLOTS)).unwrap_or(0);
+            if is_unfinished {
+                self.shared.unfinished().insert(record.id.clone());
+            }
             let inserted = self
                 .shared
                 .store
                 .insert_sandbox(&record, self.shared.tenant.sandboxes_max);
-            match inserted.await.map_err(|error| store_failed(&error))? {
+            let inserted = inserted.await;
+            if is_unfinished && !matches!(inserted, Ok(Inserted::Yes)) {
+                self.shared.unfinished().remove(&record.id);
+            }
+            match inserted.map_err(|error| store_failed(&error))? {
                 Inserted::Yes => return Ok(record),
                 Inserted::Collision => {}
                 Inserted::OverQuota => {
@@ -275,6 +287,7 @@ impl Engine {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(record.id.clone(), Arc::clone(&sandbox));
+        self.shared.unfinished().remove(&record.id);
         let shared = Arc::clone(&self.shared);
         let task = Task::new(shared, record, publish, tails, activity, commands);
         self.shared.tasks.spawn(task.run(created));
@@ -333,19 +346,27 @@ impl Engine {
     pub(crate) async fn page(
         &self,
         owner: &Owner,
-        filter: &SandboxFilter,
+        mut filter: SandboxFilter,
         limit: u32,
         offset: u64,
     ) -> Result<SandboxPage, CallError> {
+        filter.hidden = self.shared.unfinished().iter().cloned().collect();
         let page = self
             .shared
             .store
-            .page_sandboxes(owner, filter, limit, offset);
+            .page_sandboxes(owner, &filter, limit, offset);
         page.await.map_err(|error| store_failed(&error))
     }
 }
 
 impl Shared {
+    fn unfinished(&self) -> MutexGuard<'_, BTreeSet<SandboxId>> {
+        // Whole at every point where a holder could have panicked.
+        self.unfinished
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn forget(&self, id: &SandboxId) {
         self.sandboxes
             .write()

@@ -115,11 +115,10 @@ async fn list(
     let filter = SandboxFilter {
         observed,
         template: query.get("template_id").map(str::to_owned),
+        ..SandboxFilter::default()
     };
     let limit = u32::try_from(limit).unwrap_or(LIST_LIMIT_MAX);
-    let found = engine
-        .page(&owner(&caller)?, &filter, limit, offset)
-        .await?;
+    let found = engine.page(&owner(&caller)?, filter, limit, offset).await?;
     let end = offset.saturating_add(found.records.len() as u64);
     Ok(success(
         StatusCode::OK,

@@ -140,6 +140,8 @@ pub(crate) struct SandboxFilter {
     pub(crate) observed: Vec<Observed>,
     /// Made from this template.
     pub(crate) template: Option<String>,
+    /// None of these.
+    pub(crate) hidden: Vec<SandboxId>,
 }
 
 /// One page of a list.

@@ -388,6 +388,14 @@ fn conditions(query: &mut QueryBuilder<Sqlite>, owner: &Owner, filter: &SandboxF
     if let Some(template) = &filter.template {
         query.push(" AND template = ").push_bind(template.clone());
     }
+    if !filter.hidden.is_empty() {
+        query.push(" AND id NOT IN (");
+        let mut list = query.separated(", ");
+        for id in &filter.hidden {
+            list.push_bind(id.as_str().to_owned());
+        }
+        query.push(")");
+    }
 }
 
 async fn connections(options: SqliteConnectOptions) -> Result<SqlitePool, sqlx::Error> {

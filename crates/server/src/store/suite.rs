@@ -153,7 +153,7 @@ async fn pages_are_ordered_filtered_and_counted<S: Store>(store: &S) {
 
     let released = SandboxFilter {
         observed: vec![Observed::Released, Observed::Failed],
-        template: None,
+        ..SandboxFilter::default()
     };
     let page = store
         .page_sandboxes(&owner, &released, 200, 0)
@@ -161,12 +161,15 @@ async fn pages_are_ordered_filtered_and_counted<S: Store>(store: &S) {
         .unwrap();
     assert_eq!((ids(&page), page.total), (vec![46, 48, 50], 3));
 
-    let other = SandboxFilter {
-        observed: vec![],
+    let mut other = SandboxFilter {
         template: Some("other".to_owned()),
+        ..SandboxFilter::default()
     };
     let page = store.page_sandboxes(&owner, &other, 200, 0).await.unwrap();
     assert_eq!((ids(&page), page.total), (vec![49], 1));
+    other.hidden = page.records.into_iter().map(|record| record.id).collect();
+    let page = store.page_sandboxes(&owner, &other, 200, 0).await.unwrap();
+    assert_eq!((ids(&page), page.total), (vec![], 0));
 }
 
 async fn keys_are_found_listed_and_revoked<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {

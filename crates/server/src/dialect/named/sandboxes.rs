@@ -118,11 +118,10 @@ pub(super) async fn list(
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<SandboxList>, Failure> {
     let owner = rest::owner(&caller)?;
-    let filter = SandboxFilter::default();
     let mut sandboxes = Vec::new();
     let mut offset = 0;
     loop {
-        let page = engine.page(&owner, &filter, LIST_LIMIT_MAX, offset);
+        let page = engine.page(&owner, SandboxFilter::default(), LIST_LIMIT_MAX, offset);
         let page = page.await.map_err(refused)?;
         offset += page.records.len() as u64;
         let is_last = page.records.is_empty() || offset >= page.total;

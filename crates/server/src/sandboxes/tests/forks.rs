@@ -5,7 +5,7 @@ use std::time::Duration;
 use outlive_core::{id::Generation, sandbox::Observed};
 
 use super::{Server, Stage, killed_at_every_step, new_sandbox};
-use crate::{clock, runtime::Progress, sandboxes::config::ConfigChange};
+use crate::{clock, runtime::Progress, sandboxes::config::ConfigChange, store::SandboxFilter};
 
 #[test]
 fn a_server_killed_while_it_forks_leaves_a_whole_copy_or_none() {
@@ -52,6 +52,41 @@ fn a_fork_is_a_sandbox_of_its_own_and_its_source_goes_on() {
         server.engine.fork(&source, change, progress).await.unwrap();
         assert!(agent.is_frozen());
         assert_eq!(source.record().state.observed, Observed::Frozen);
+    });
+    server.kill();
+}
+
+// It was listed as one that goes, under an id that nobody was found by.
+#[test]
+fn a_sandbox_is_listed_once_its_copy_is_whole() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let engine = &server.engine;
+        let source = engine.create(new_sandbox()).await.unwrap();
+        let owner = source.record().owner.clone();
+        let listed = async || {
+            let page = engine.page(&owner, SandboxFilter::default(), 10, 0).await;
+            page.unwrap().total
+        };
+        stage.host.hold_copies();
+        let change = ConfigChange::default();
+        let forking = engine.fork(&source, change, Progress::unseen());
+        let looking = async {
+            stage.host.copies().await;
+            assert_eq!(listed().await, 1);
+            stage.host.let_copies_go();
+        };
+        let (forked, ()) = tokio::join!(forking, looking);
+        forked.unwrap();
+        assert_eq!(listed().await, 2);
+        // One whose copy failed is removed.
+        stage.host.fail_copies(1);
+        let failed = engine.fork(&source, ConfigChange::default(), Progress::unseen());
+        failed.await.unwrap_err();
+        while listed().await != 2 {
+            tokio::task::yield_now().await;
+        }
     });
     server.kill();
 }

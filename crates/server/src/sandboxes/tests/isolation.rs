@@ -28,7 +28,7 @@ fn a_sandbox_is_never_started_with_less_isolation_than_it_was_made_with() {
         // It is seen, copied no weaker than it is, and new ones get what there is.
         let owner = Owner::parse("acme").unwrap();
         let everything = SandboxFilter::default();
-        let page = second.engine.page(&owner, &everything, 9, 0);
+        let page = second.engine.page(&owner, everything, 9, 0);
         assert_eq!(page.await.unwrap().total, 1);
         let progress = Progress::unseen();
         let forked = second

@@ -26,6 +26,7 @@ async fn what_is_asked_often_is_found_by_an_index() {
     let some = SandboxFilter {
         observed: vec![Observed::Running, Observed::Frozen],
         template: Some("default".to_owned()),
+        hidden: vec![SandboxId::from_bits(1)],
     };
     let of = |query: QueryBuilder<Sqlite>| query.sql().as_str().to_owned();
     let by_owner = "SEARCH sandboxes USING COVERING INDEX sandboxes_by_owner (owner=?)";
