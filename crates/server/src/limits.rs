@@ -72,6 +72,9 @@ pub(crate) const NAME_BYTES_MAX: usize = 128;
 
 /// Variables of a sandbox, names and values together, bytes.
 pub(crate) const ENV_BYTES_MAX: usize = 1024 * 1024;
+/// One variable of them, `NAME=value` and the byte behind it: Linux starts no program with a longer
+/// string (`MAX_ARG_STRLEN`).
+pub(crate) const ENV_STRING_BYTES_MAX: usize = 128 * 1024;
 
 /// Least memory of a workload: a shell and `ls` run in a quarter of it, and nothing in an eighth.
 pub(crate) const MEMORY_BYTES_MIN: u64 = 4 * 1024 * 1024;

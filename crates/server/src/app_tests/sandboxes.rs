@@ -155,6 +155,11 @@ async fn what_makes_no_sense_is_refused_by_name() {
         (config(json!({ "hard_ttl": i64::MAX })), "bad_request"),
         (config(json!({ "env_vars": { "A=B": "" } })), "bad_request"),
         (config(json!({ "env_vars": { "": "" } })), "bad_request"),
+        // No program of the sandbox could be started with it.
+        (
+            config(json!({ "env_vars": { "A": "b".repeat(128 << 10) } })),
+            "bad_request",
+        ),
         (
             config(json!({ "resources": { "memory": "lots" } })),
             "bad_request",

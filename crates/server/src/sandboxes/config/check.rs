@@ -7,7 +7,9 @@ use outlive_core::spec::User;
 
 use super::{ConfigChange, IdleKind, IdleRule, Resources, bytes_of, millicores_of};
 use crate::{
-    limits::{DISK_BYTES_MIN, ENV_BYTES_MAX, MEMORY_BYTES_MIN, TTL_SECONDS_MAX},
+    limits::{
+        DISK_BYTES_MIN, ENV_BYTES_MAX, ENV_STRING_BYTES_MAX, MEMORY_BYTES_MIN, TTL_SECONDS_MAX,
+    },
     sandboxes::network,
 };
 
@@ -86,6 +88,13 @@ fn check_env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, 
             return Err(ApiError::bad_request(
                 "env_vars: a name is empty or holds '=', or a name or value holds a NUL",
             ));
+        }
+        if name.len() + value.len() + "=\0".len() > ENV_STRING_BYTES_MAX {
+            return Err(ApiError::bad_request(format!(
+                "env_vars: {} and its value are longer than the {ENV_STRING_BYTES_MAX} bytes with which \
+                 a program can be started",
+                name.get(..64).unwrap_or(name)
+            )));
         }
         bytes = bytes.saturating_add(name.len() + value.len());
     }
