@@ -195,3 +195,16 @@ pub(crate) const GROUPS_MAX: usize = 64;
 /// How long the kernel may take to say what became of a request about networks: it says so before
 /// the request returns.
 pub(crate) const KERNEL_ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// Terminals of a sandbox, those of its sessions and those that its programs open: the kernel has
+/// some 3,000 for everybody.
+pub(crate) const TERMINALS_MAX: u32 = 512;
+
+/// Instances of inotify that a sandbox may have.
+pub(crate) const INOTIFY_INSTANCES_MAX: u64 = 64;
+
+/// Files that a sandbox may watch by inotify.
+pub(crate) const INOTIFY_WATCHES_MAX: u64 = 65_536;
+
+/// Namespaces of each kind that a sandbox may have.
+pub(crate) const NAMESPACES_MAX: u64 = 1000;

@@ -12,6 +12,8 @@ mod host;
 mod networks;
 #[path = "nested/ordinary.rs"]
 mod ordinary;
+#[path = "nested/shares.rs"]
+mod shares;
 #[path = "nested/two_uid.rs"]
 mod two_uid;
 
@@ -69,6 +71,10 @@ const STORIES: &[Story] = &[
     (
         "every_way_out_is_refused_to_root_inside",
         every_way_out_is_refused_to_root_inside,
+    ),
+    (
+        "a_sandbox_that_takes_all_it_gets_leaves_others_theirs",
+        shares::a_sandbox_that_takes_all_it_gets_leaves_others_theirs,
     ),
     ("a_sandbox_fits_inside", a_sandbox_fits_inside),
     ("a_terminal_has_a_name_inside", a_terminal_has_a_name_inside),

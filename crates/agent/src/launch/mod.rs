@@ -32,6 +32,7 @@ mod network;
 mod plain;
 pub(crate) mod quota;
 mod root;
+mod shares;
 mod start;
 pub(crate) mod step;
 mod two_uid;

@@ -21,6 +21,7 @@ use super::{
     network::{self, Inside},
     quota, report_failure,
     root::{self, RootPlan},
+    shares::Shares,
     start::{GO, StartedKeeper, say, wait_for_launcher},
     step::{Fail, Step, failure},
 };
@@ -70,6 +71,7 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd, disk: &OwnedFd) -> S
     if config.network == NetworkMode::Bridge && names::of_host(config.network).is_none() {
         off.push(NO_NAMES.to_owned());
     }
+    let shares = Shares::read(&mut off);
     let isolation = Isolation {
         tier: IsolationTier::Nested,
         journal_protected: true,
@@ -92,7 +94,7 @@ pub(super) fn start(ground: &Ground<'_>, sandbox: &OwnedFd, disk: &OwnedFd) -> S
                 go: &go_read,
                 stands: stands.as_ref(),
             };
-            let failure = match outer(ground, ids, &layers, &launcher, &isolation) {
+            let failure = match outer(ground, ids, &layers, &launcher, &shares, isolation) {
                 Ok(never) => match never {},
                 Err(failure) => failure,
             };
@@ -223,7 +225,8 @@ fn outer(
     ids: IdRange,
     layers: &Layers,
     launcher: &Launcher<'_>,
-    isolation: &Isolation,
+    shares: &Shares,
+    mut isolation: Isolation,
 ) -> Step<std::convert::Infallible> {
     launcher.hear(&mut [0])?;
     approach_state(ground)?;
@@ -235,6 +238,7 @@ fn outer(
     )
     .step("leaving the host's mounts")?;
     root::mount_proc("/proc")?;
+    shares.set(&mut isolation.off);
     let user = UserNamespace::begin(ids.workload_offset(), ids.workload_count())?;
     rustix::system::sethostname(ground.config.hostname.as_bytes()).step("naming the host")?;
     if ground.config.network != NetworkMode::Host {
@@ -263,7 +267,7 @@ fn outer(
     Err(ground.become_keeper(
         handover,
         &supervisor,
-        isolation,
+        &isolation,
         &[
             (INNER_INIT, init.as_fd()),
             (INNER_USER, user.as_fd()),

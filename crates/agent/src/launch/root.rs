@@ -17,7 +17,7 @@ use super::{
     nested::Layers,
     step::{Fail, Step, failure},
 };
-use crate::sys;
+use crate::{limits::TERMINALS_MAX, sys};
 
 /// What to build from.
 pub(super) struct RootPlan<'l> {
@@ -265,7 +265,7 @@ fn devices(dev: &str, ids: IdRange, memory_max: Option<u64>) -> Step<()> {
     }
     // A workload with fewer ids has no such group.
     let tty = owner + TTY.min(ids.workload_count() - 1);
-    let options = format!("newinstance,ptmxmode=0666,mode=0620,gid={tty}");
+    let options = format!("newinstance,ptmxmode=0666,mode=0620,gid={tty},max={TERMINALS_MAX}");
     let options = super::c_string(&options)?;
     mount(
         "devpts",

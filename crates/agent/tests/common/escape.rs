@@ -22,8 +22,11 @@ pub const WORD: &str = "escape";
 
 /// The attempts that the arguments name.
 pub fn find() -> Option<fn() -> ExitCode> {
-    let mut arguments = std::env::args().skip(1);
-    (arguments.next()? == WORD).then_some(main as fn() -> ExitCode)
+    match std::env::args().nth(1)?.as_str() {
+        WORD => Some(main),
+        hoard::WORD => Some(hoard::main),
+        _ => None,
+    }
 }
 
 /// What was tried, and with which errors it may be refused.
@@ -109,6 +112,7 @@ macro_rules! call {
 // After the macro, which they use.
 mod agent;
 mod calls;
+pub mod hoard;
 mod machine;
 mod mounts;
 mod power;
