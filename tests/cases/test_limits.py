@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from outlive_testing import networks
@@ -280,6 +281,25 @@ def test_a_network_that_is_taken_away_is_gone_at_once(limited):
     sandbox.resume()
     assert sandbox.get()["network"] == {"mode": "none"}
     assert networks.left([sandbox.id]) == []
+
+
+def test_limits_that_change_at_once_do_not_open_a_network_that_is_taken_away(limited):
+    sandbox = limited(network={"mode": "bridge"}, resources={"pids": 200})
+
+    def limit(pids):
+        return sandbox.api.call("PUT", sandbox.path, {"config": {"resources": {"pids": pids}}})
+
+    with ThreadPoolExecutor(3) as others:
+        for turn in range(15):
+            for mode in ("bridge", "none"):
+                limiting = [others.submit(limit, 100 + 6 * turn + at) for at in range(3)]
+                sandbox.api.call("PUT", f"{sandbox.path}/network", {"mode": mode})
+                for limited_to in limiting:
+                    limited_to.result()
+                assert sandbox.get()["network"].get("in_force", mode) == mode
+                assert networks.is_cut(sandbox.id) == (mode == "none")
+    sandbox.api.call("PUT", f"{sandbox.path}/network", {"mode": "host"})
+    assert networks.is_cut(sandbox.id)
 
 
 def test_the_network_in_force_is_told_until_another_comes_about(limited):

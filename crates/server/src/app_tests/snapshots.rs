@@ -197,7 +197,7 @@ async fn a_copy_is_followed_line_by_line_to_its_result() {
             "template",
         ),
     ] {
-        house.host.hold_copies();
+        house.host.copies.hold();
         let lines = house.follow(&path, &key, body).await;
         let (first, last) = (lines.first().unwrap(), lines.last().unwrap());
         assert_eq!(first["type"], "progress", "{path}: {lines:?}");
@@ -235,7 +235,7 @@ impl House {
         let mut body = response.into_body();
         let mut lines = Vec::new();
         while let Some(frame) = body.frame().await {
-            self.host.let_copies_go();
+            self.host.copies.let_go();
             let line = frame.unwrap().into_data().unwrap();
             lines.push(serde_json::from_slice(&line).unwrap());
         }

@@ -1,6 +1,8 @@
 //! A host for tests: keepers are real processes, supervisors are fakes that speak the link, and
 //! the directories are real. It outlives the servers that use it.
 
+mod gate;
+
 use std::{
     collections::HashMap,
     fs,
@@ -12,12 +14,16 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use outlive_api::launch::{Copied, IsolationTier, LaunchFailure, Limits};
+use outlive_api::{
+    launch::{Copied, IsolationTier, LaunchFailure, Limits},
+    network::Network,
+};
 use outlive_core::id::{Generation, SandboxId, SnapshotId};
 use outlive_testkit::fake_agent::FakeAgent;
-use tokio::{runtime::Handle, sync::watch};
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
+use self::gate::Gate;
 use super::{
     Capabilities, Disk, Places, Progress, Restore, RestoreError, Runtime, RuntimeError,
     RuntimeFuture, Start, Started, Whose,
@@ -42,18 +48,26 @@ pub(crate) struct FakeHost {
     /// What every newest start was told of that.
     told: Mutex<HashMap<SandboxId, IsolationTier>>,
     starts: Mutex<Vec<(SandboxId, Generation)>>,
-    /// How much memory runtimes may have, in bytes.
-    memory: Mutex<HashMap<SandboxId, Option<u64>>>,
+    /// What runtimes are, apart from their starts.
+    in_force: Mutex<HashMap<SandboxId, InForce>>,
+    /// In the middle of every change of that.
+    pub(crate) changes: Gate,
     /// Whether limits of runtimes can't be changed.
     limits_fixed: AtomicBool,
     /// So many starts fail from now on.
     failing: AtomicU32,
     /// So many copies fail from now on.
     copies_failing: AtomicU32,
-    /// So many copies go on right now.
-    copying: watch::Sender<u32>,
-    /// Whether copies come to their end.
-    copies_end: watch::Sender<bool>,
+    /// In the middle of every copy.
+    pub(crate) copies: Gate,
+}
+
+/// What a runtime is. A change reads all of it and replaces all of it, as that of a real one does.
+#[derive(Debug, Clone, Default)]
+struct InForce {
+    /// How much memory it may have, in bytes.
+    memory: Option<u64>,
+    network: Option<Network>,
 }
 
 #[derive(Debug)]
@@ -74,12 +88,12 @@ impl FakeHost {
             tier: Mutex::new(IsolationTier::Nested),
             told: Mutex::default(),
             starts: Mutex::default(),
-            memory: Mutex::default(),
+            in_force: Mutex::default(),
+            changes: Gate::open(),
             limits_fixed: AtomicBool::new(false),
             failing: AtomicU32::new(0),
             copies_failing: AtomicU32::new(0),
-            copying: watch::Sender::new(0),
-            copies_end: watch::Sender::new(true),
+            copies: Gate::open(),
         })
     }
 
@@ -142,27 +156,6 @@ impl FakeHost {
         fs::write(self.places.of(sandbox).dir().join("text"), text).unwrap();
     }
 
-    /// Copies stop in their middle, until they are let go.
-    pub(crate) fn hold_copies(&self) {
-        self.copies_end.send_replace(false);
-    }
-
-    pub(crate) fn let_copies_go(&self) {
-        self.copies_end.send_replace(true);
-    }
-
-    /// Returns once a copy goes on.
-    pub(crate) async fn copies(&self) {
-        let mut copying = self.copying.subscribe();
-        copying.wait_for(|count| *count > 0).await.unwrap();
-    }
-
-    /// Returns once none goes on.
-    pub(crate) async fn no_copies(&self) {
-        let mut copying = self.copying.subscribe();
-        copying.wait_for(|count| *count == 0).await.unwrap();
-    }
-
     pub(crate) fn fail_copies(&self, count: u32) {
         self.copies_failing.store(count, Ordering::SeqCst);
     }
@@ -188,7 +181,6 @@ impl FakeHost {
             bytes: text.len() as u64,
             ..Copied::default()
         };
-        self.copying.send_modify(|count| *count += 1);
         if progress.lacks_total() {
             progress.learn_total(copied.bytes);
         }
@@ -196,12 +188,11 @@ impl FakeHost {
             bytes: copied.bytes / 2,
             ..copied.clone()
         });
-        let mut copies_end = self.copies_end.subscribe();
-        let ended = give_up
-            .run_until_cancelled(copies_end.wait_for(|end| *end))
-            .await;
-        self.copying.send_modify(|count| *count -= 1);
-        if ended.is_none() {
+        if give_up
+            .run_until_cancelled(self.copies.pass())
+            .await
+            .is_none()
+        {
             return Err(RuntimeError::GivenUp);
         }
         fs::write(self.places.of_disk(to).dir().join("text"), text).unwrap();
@@ -245,12 +236,24 @@ impl FakeHost {
 
     /// How much memory a runtime may have.
     pub(crate) fn memory(&self, sandbox: &SandboxId) -> Option<u64> {
-        self.memory.lock().unwrap().get(sandbox).copied().flatten()
+        self.in_force(sandbox).memory
     }
 
-    fn limit_memory(&self, sandbox: &SandboxId, config: &SandboxConfig) {
-        let memory = asked_memory(config);
-        self.memory.lock().unwrap().insert(sandbox.clone(), memory);
+    /// What a runtime reaches.
+    pub(crate) fn network(&self, sandbox: &SandboxId) -> Option<Network> {
+        self.in_force(sandbox).network
+    }
+
+    fn in_force(&self, sandbox: &SandboxId) -> InForce {
+        let in_force = self.in_force.lock().unwrap();
+        in_force.get(sandbox).cloned().unwrap_or_default()
+    }
+
+    async fn change(&self, sandbox: &SandboxId, change: impl FnOnce(&mut InForce)) {
+        let mut all = self.in_force(sandbox);
+        self.changes.pass().await;
+        change(&mut all);
+        self.in_force.lock().unwrap().insert(sandbox.clone(), all);
     }
 
     fn lives(&self) -> MutexGuard<'_, HashMap<SandboxId, Live>> {
@@ -276,7 +279,11 @@ impl FakeHost {
         fs::create_dir_all(&state).unwrap();
         let id = start.sandbox.clone();
         self.told.lock().unwrap().insert(id.clone(), tier);
-        self.limit_memory(&id, start.config);
+        let in_force = InForce {
+            memory: asked_memory(start.config),
+            network: start.config.network.clone(),
+        };
+        self.in_force.lock().unwrap().insert(id.clone(), in_force);
         assert!(
             !self.lives().contains_key(&id),
             "two runtimes of one sandbox"
@@ -347,17 +354,30 @@ impl Runtime for FakeRuntime {
         sandbox: &'a SandboxId,
         config: &'a SandboxConfig,
     ) -> RuntimeFuture<'a, ()> {
-        let limited = if self.0.limits_fixed.load(Ordering::SeqCst) {
-            Err(RuntimeError::NotNow(LaunchFailure {
-                step: "limiting memory".to_owned(),
-                message: "told not to".to_owned(),
-                unsupported: false,
-            }))
-        } else {
-            self.0.limit_memory(sandbox, config);
+        Box::pin(async move {
+            if self.0.limits_fixed.load(Ordering::SeqCst) {
+                return Err(RuntimeError::NotNow(LaunchFailure {
+                    step: "limiting memory".to_owned(),
+                    message: "told not to".to_owned(),
+                    unsupported: false,
+                }));
+            }
+            let memory = asked_memory(config);
+            self.0.change(sandbox, |all| all.memory = memory).await;
             Ok(())
-        };
-        Box::pin(std::future::ready(limited))
+        })
+    }
+
+    fn reach<'a>(
+        &'a self,
+        sandbox: &'a SandboxId,
+        config: &'a SandboxConfig,
+    ) -> RuntimeFuture<'a, ()> {
+        Box::pin(async move {
+            let network = config.network.clone();
+            self.0.change(sandbox, |all| all.network = network).await;
+            Ok(())
+        })
     }
 
     fn limits(&self, sandbox: &SandboxId) -> Result<Option<Limits>, RuntimeError> {
@@ -372,10 +392,15 @@ impl Runtime for FakeRuntime {
         sandbox: &'a SandboxId,
         config: &'a SandboxConfig,
     ) -> RuntimeFuture<'a, ()> {
-        if self.0.memory(sandbox) == asked_memory(config) {
-            return Box::pin(std::future::ready(Ok(())));
-        }
-        self.limit(sandbox, config)
+        Box::pin(async move {
+            if self.0.network(sandbox) != config.network {
+                self.reach(sandbox, config).await?;
+            }
+            if self.0.memory(sandbox) != asked_memory(config) {
+                self.limit(sandbox, config).await?;
+            }
+            Ok(())
+        })
     }
 
     fn running<'a>(&'a self, sandbox: &'a SandboxId) -> RuntimeFuture<'a, Option<Keeper>> {

@@ -175,7 +175,8 @@ pub(crate) enum RestoreError {
 /// The answer of a backend.
 pub(crate) type RuntimeFuture<'a, T> = BoxFuture<'a, Result<T, RuntimeError>>;
 
-/// A backend. Every operation may be repeated after a crash of the server.
+/// A backend. Every operation may be repeated after a crash of the server. What changes a sandbox
+/// is asked by its task alone, so one thing at a time.
 pub(crate) trait Runtime: fmt::Debug + Send + Sync {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;

@@ -71,8 +71,6 @@ pub(crate) struct Shared {
     expiry_moved: Notify,
     /// What is done about the snapshots of a server before.
     tidying: TaskTracker,
-    /// Held by whoever changes what a running sandbox reaches.
-    reaching: tokio::sync::Mutex<()>,
     sandboxes: RwLock<HashMap<SandboxId, Arc<Sandbox>>>,
     /// Those whose disk is still copied: nobody sees them yet.
     unfinished: Mutex<BTreeSet<SandboxId>>,
@@ -117,7 +115,6 @@ impl Engine {
                 uses: Arc::default(),
                 expiry_moved: Notify::new(),
                 tidying: TaskTracker::new(),
-                reaching: tokio::sync::Mutex::default(),
                 sandboxes: RwLock::new(HashMap::new()),
                 unfinished: Mutex::default(),
             }),
@@ -199,20 +196,6 @@ impl Engine {
         connected.unwrap_or_else(|error| {
             tracing::error!(sandbox = %record.id, %error, "how a sandbox is connected can't be read");
             None
-        })
-    }
-
-    /// Has a sandbox that runs reach what its newest configuration says.
-    pub(crate) async fn reach(&self, sandbox: &Sandbox) -> Result<(), CallError> {
-        // One at a time: whoever comes last has read the newest.
-        let _turn = self.shared.reaching.lock().await;
-        let record = sandbox.record();
-        if sandbox.agent().is_none() {
-            return Ok(());
-        }
-        let reached = self.shared.runtime.reach(&record.id, &record.config).await;
-        reached.map_err(|error| CallError::Failed {
-            message: error.to_string(),
         })
     }
 

@@ -153,15 +153,10 @@ async fn configure(
     sandbox: &Sandbox,
     change: ConfigChange,
 ) -> Result<(), CallError> {
-    let reaches = change.network.is_some();
     let mut wanted = sandbox.record().config.clone();
     change.clone().apply(&mut wanted);
     engine.admit(&wanted)?;
-    sandbox.configure(change).await?;
-    if reaches {
-        engine.reach(sandbox).await?;
-    }
-    Ok(())
+    sandbox.configure(change).await
 }
 
 async fn show_network(

@@ -1,9 +1,11 @@
 //! Another configuration: stored first, then made so where a runtime runs.
+//!
+//! One change at a time: each reads what the launch was told, and replaces all of it.
 
 use outlive_core::sandbox::{Desired, Input};
 use tokio::time::Instant;
 
-use super::{OnDisk, Task, refused};
+use super::{OnDisk, Task, perform::failed, refused};
 use crate::{
     clock, runtime::RuntimeError, sandboxes::config::ConfigChange, sessions::CallError,
     store::SandboxRecord,
@@ -16,6 +18,7 @@ impl Task {
         }
         let env_changed = change.env_vars.is_some();
         let limits_changed = change.resources.is_some();
+        let network_changed = change.network.is_some();
         let record = self.changed(change)?;
         self.save(&record, OnDisk::First).await?;
         let before = std::mem::replace(&mut self.record, record);
@@ -23,6 +26,11 @@ impl Task {
             self.limit(before).await?;
         }
         self.publish_now();
+        if network_changed && self.agent.is_some() {
+            let (id, runtime) = (&self.record.id, &self.shared.runtime);
+            let reached = runtime.reach(id, &self.record.config).await;
+            reached.map_err(|error| failed(&error))?;
+        }
         if let (true, Some(agent)) = (env_changed, self.agent.clone()) {
             self.tell_env(&agent).await?;
         }
@@ -64,24 +72,20 @@ impl Task {
                 reason: "limit_not_now",
                 message: error.to_string(),
             },
-            other => CallError::Failed {
-                message: other.to_string(),
-            },
+            other => failed(&other),
         })
     }
 
     /// A server that was killed may have stored a change and not made it.
     pub(super) async fn catch_up(&mut self) {
-        let shared = std::sync::Arc::clone(&self.shared);
-        let id = self.record.id.clone();
-        let _turn = shared.reaching.lock().await;
-        let caught_up = shared.runtime.catch_up(&id, &self.record.config).await;
+        let (id, runtime) = (&self.record.id, &self.shared.runtime);
+        let caught_up = runtime.catch_up(id, &self.record.config).await;
         let Err(error) = caught_up else {
             return;
         };
         tracing::error!(sandbox = %id, %error, "a sandbox is not what it was last asked to be");
         // Nobody was told that it is: what is shown is what holds.
-        if let (RuntimeError::NotNow(_), Ok(Some(limits))) = (&error, shared.runtime.limits(&id)) {
+        if let (RuntimeError::NotNow(_), Ok(Some(limits))) = (&error, runtime.limits(id)) {
             let asked = self.record.config.resources.take().unwrap_or_default();
             self.record.config.resources = Some(asked.with(limits));
             self.unsaved = Some(Instant::now());

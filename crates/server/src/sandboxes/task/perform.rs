@@ -418,7 +418,7 @@ fn resume_failed(error: &impl ToString) -> CallError {
     }
 }
 
-fn failed(error: &impl ToString) -> CallError {
+pub(super) fn failed(error: &impl ToString) -> CallError {
     CallError::Failed {
         message: error.to_string(),
     }

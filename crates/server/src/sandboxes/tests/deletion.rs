@@ -11,20 +11,20 @@ async fn deleted_under<T>(
     sandbox: &Sandbox,
     copying: impl Future<Output = Result<T, CallError>>,
 ) -> Result<T, CallError> {
-    host.hold_copies();
+    host.copies.hold();
     let deleting = async {
-        host.copies().await;
+        host.copies.entered().await;
         // Longer than a short copy may take: nothing else has anything to do meanwhile.
         tokio::time::pause();
         let given_up = async {
-            host.no_copies().await;
+            host.copies.left().await;
             tokio::time::resume();
         };
         let (deleted, ()) = tokio::join!(sandbox.delete(), given_up);
         deleted.unwrap();
     };
     let (copied, ()) = tokio::join!(copying, deleting);
-    host.let_copies_go();
+    host.copies.let_go();
     copied
 }
 

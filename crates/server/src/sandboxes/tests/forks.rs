@@ -69,13 +69,13 @@ fn a_sandbox_is_listed_once_its_copy_is_whole() {
             let page = engine.page(&owner, SandboxFilter::default(), 10, 0).await;
             page.unwrap().total
         };
-        stage.host.hold_copies();
+        stage.host.copies.hold();
         let change = ConfigChange::default();
         let forking = engine.fork(&source, change, Progress::unseen());
         let looking = async {
-            stage.host.copies().await;
+            stage.host.copies.entered().await;
             assert_eq!(listed().await, 1);
-            stage.host.let_copies_go();
+            stage.host.copies.let_go();
         };
         let (forked, ()) = tokio::join!(forking, looking);
         forked.unwrap();

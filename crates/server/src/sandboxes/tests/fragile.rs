@@ -271,6 +271,19 @@ impl Runtime for Fragile<FakeRuntime> {
         })
     }
 
+    fn reach<'a>(
+        &'a self,
+        sandbox: &'a SandboxId,
+        config: &'a SandboxConfig,
+    ) -> RuntimeFuture<'a, ()> {
+        Box::pin(async move {
+            self.crash.step().await;
+            let reached = self.inner.reach(sandbox, config).await;
+            self.crash.step().await;
+            reached
+        })
+    }
+
     fn limits(&self, sandbox: &SandboxId) -> Result<Option<Limits>, RuntimeError> {
         self.inner.limits(sandbox)
     }

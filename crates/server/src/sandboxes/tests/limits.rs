@@ -1,5 +1,6 @@
-//! Limits that change while a sandbox runs.
+//! Limits and networks that change while a sandbox runs.
 
+use outlive_api::network::{Network, NetworkMode};
 use outlive_core::id::SandboxId;
 
 use super::*;
@@ -17,6 +18,16 @@ fn memory(text: &str) -> ConfigChange {
     }
 }
 
+fn network(mode: NetworkMode) -> ConfigChange {
+    ConfigChange {
+        network: Some(Network {
+            mode: Some(mode),
+            ..Network::default()
+        }),
+        ..ConfigChange::default()
+    }
+}
+
 /// What is shown of a sandbox, which is what holds.
 fn shown(stage: &Stage, server: &Server, id: &SandboxId) -> Option<u64> {
     server.runtime.block_on(async {
@@ -25,6 +36,7 @@ fn shown(stage: &Stage, server: &Server, id: &SandboxId) -> Option<u64> {
         sandbox.configure(ConfigChange::default()).await.unwrap();
         let shown = asked_memory(&sandbox.record().config);
         assert_eq!(shown, stage.host.memory(id));
+        assert_eq!(sandbox.record().config.network, stage.host.network(id));
         shown
     })
 }
@@ -40,6 +52,8 @@ fn a_server_killed_while_limits_change_never_shows_others_than_hold() {
                 host.fix_limits(fixed);
                 let changed = sandbox.configure(memory("32Mi")).await;
                 assert_eq!(changed.is_err(), fixed);
+                let cut = network(NetworkMode::None);
+                sandbox.configure(cut).await.unwrap();
             },
             |stage, server, _at| {
                 for id in stage.host.live() {
@@ -82,4 +96,38 @@ fn a_limit_that_can_not_be_had_now_is_not_stored() {
     });
     assert_eq!(shown(&stage, &second, &id), Some(32 * MIB));
     second.kill();
+}
+
+// Limits that changed at the same moment were written with the network of before: one that was
+// taken away came back.
+#[test]
+fn limits_and_a_network_that_change_at_once_both_hold() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    let id = server
+        .run(async {
+            let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+            let id = sandbox.record().id.clone();
+            let (bridge, none) = (network(NetworkMode::Bridge), network(NetworkMode::None));
+            for changes in [
+                [none.clone(), memory("32Mi")],
+                [memory("16Mi"), none.clone()],
+            ] {
+                sandbox.configure(bridge.clone()).await.unwrap();
+                stage.host.changes.hold();
+                let [first, second] = changes.map(|change| sandbox.configure(change));
+                // Both are asked for before one of them is made.
+                let (first, second, ()) = tokio::join!(biased; first, second, async {
+                    stage.host.changes.entered().await;
+                    stage.host.changes.let_go();
+                });
+                first.unwrap();
+                second.unwrap();
+                assert_eq!(stage.host.network(&id), none.network);
+            }
+            id
+        })
+        .unwrap();
+    assert_eq!(shown(&stage, &server, &id), Some(16 * MIB));
+    server.kill();
 }

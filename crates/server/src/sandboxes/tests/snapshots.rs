@@ -219,23 +219,23 @@ fn a_snapshot_that_is_being_used_is_not_deleted() {
         let engine = &server.engine;
         let sandbox = engine.create(new_sandbox()).await.unwrap();
         let snapshot = engine.take(&sandbox).await.id;
-        stage.host.hold_copies();
+        stage.host.copies.hold();
         let making = engine.create_from(new_sandbox(), engine.used(&snapshot).await, progress());
         let trying = async {
-            stage.host.copies().await;
+            stage.host.copies.entered().await;
             let deleted = engine.delete_snapshot("acme", &snapshot).await;
             assert_conflict(deleted, "snapshot_in_use");
-            stage.host.let_copies_go();
+            stage.host.copies.let_go();
         };
         let (made, ()) = tokio::join!(making, trying);
         made.unwrap();
-        stage.host.hold_copies();
+        stage.host.copies.hold();
         let restoring = engine.put_back(&sandbox, &snapshot);
         let trying = async {
-            stage.host.copies().await;
+            stage.host.copies.entered().await;
             let deleted = engine.delete_snapshot("acme", &snapshot).await;
             assert_conflict(deleted, "snapshot_in_use");
-            stage.host.let_copies_go();
+            stage.host.copies.let_go();
         };
         let (restored, ()) = tokio::join!(restoring, trying);
         restored.unwrap();
@@ -252,12 +252,12 @@ fn a_source_that_is_copied_is_seen_and_takes_commands_in_turn() {
     server.run(async {
         let engine = &server.engine;
         let source = engine.create(new_sandbox()).await.unwrap();
-        stage.host.hold_copies();
+        stage.host.copies.hold();
         let (progress, mut seen) = Progress::new(None);
         stage.host.write(&source.record().id, "four");
         let forking = engine.fork(&source, ConfigChange::default(), progress);
         let looking = async {
-            stage.host.copies().await;
+            stage.host.copies.entered().await;
             let halfway = seen
                 .wait_for(|copying| copying.copied.bytes > 0)
                 .await
@@ -268,7 +268,7 @@ fn a_source_that_is_copied_is_seen_and_takes_commands_in_turn() {
             assert_eq!(source.record().state.observed, Observed::Running);
             assert_eq!(source.list().await.unwrap(), vec![]);
             let pausing = source.pause();
-            let going = async { stage.host.let_copies_go() };
+            let going = async { stage.host.copies.let_go() };
             let (paused, ()) = tokio::join!(pausing, going);
             paused.unwrap();
             assert_eq!(source.record().state.observed, Observed::Released);
