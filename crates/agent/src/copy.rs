@@ -7,8 +7,9 @@
 //! The source stands still or has no runtime meanwhile, so its files are of one instant. Contents
 //! are shared with the source where the file system can (reflink), and copied in the kernel where
 //! it can't, without the holes. No link is followed. What can't be copied as it was (sockets,
-//! devices, access lists) is left out and counted.
+//! devices, access lists that name others) is left out and counted.
 
+mod lists;
 mod owners;
 #[cfg(test)]
 mod tests;
@@ -31,7 +32,7 @@ use rustix::{
     io::Errno,
 };
 
-use self::owners::{Owners, mode, times};
+use self::owners::{Owners, times};
 use crate::{
     clock::monotonic,
     launch::{
@@ -165,8 +166,7 @@ impl<T: FnMut(&CopyNews) -> std::io::Result<()>> Copier<T> {
                 .map_err(|failure| at_path(failure, path))?;
             path.truncate(length);
         }
-        self.copied.left_out += self.owners.copy_xattrs(from, to)?;
-        self.owners.own(to, &stat)?;
+        self.copied.left_out += self.owners.liken(from, to, &stat)?;
         futimens(to, &times(&stat)).step("setting times")
     }
 
@@ -194,8 +194,12 @@ impl<T: FnMut(&CopyNews) -> std::io::Result<()>> Copier<T> {
             FileType::RegularFile => self.copy_file(from, to, root, name, &stat, path),
             FileType::Symlink => self.copy_link(from, to, name, &stat),
             FileType::Fifo => {
-                mknodat(to, name, FileType::Fifo, mode(&stat), 0).step("making a pipe")?;
-                self.owners.own_name(to, name, &stat)
+                let step = "making a pipe";
+                mknodat(to, name, FileType::Fifo, Mode::RUSR, 0).step(step)?;
+                let target = openat(to, name, FILE | OFlags::RDONLY, Mode::empty());
+                let target = self.in_reach(target, step)?;
+                self.copied.left_out += self.owners.liken_pipe(from, name, &target, &stat)?;
+                futimens(&target, &times(&stat)).step("setting times")
             }
             // The mark of an overlay for a name that was removed.
             FileType::CharacterDevice if stat.st_rdev == 0 => {
@@ -239,9 +243,7 @@ impl<T: FnMut(&CopyNews) -> std::io::Result<()>> Copier<T> {
         );
         let target = self.in_reach(target, "making a file of the copy")?;
         self.copy_contents(&source, &target, stat)?;
-        self.owners.own(&target, stat)?;
-        // After the owner: a change of owner takes capabilities away.
-        self.copied.left_out += self.owners.copy_xattrs(&source, &target)?;
+        self.copied.left_out += self.owners.liken(&source, &target, stat)?;
         futimens(&target, &times(stat)).step("setting times")?;
         if stat.st_nlink > 1 {
             let path = CString::new(path).map_err(|e| failure("naming a file", &e.to_string()))?;

@@ -1,17 +1,21 @@
 //! What a file of the copy is besides its contents: its owner, with ids moved from one range of the
 //! host to another, its mode, times and attributes.
 
-use std::{ffi::CStr, os::fd::OwnedFd};
+use std::{
+    ffi::CStr,
+    os::fd::{AsRawFd as _, OwnedFd},
+};
 
 use outlive_api::launch::IdRange;
 use rustix::{
     fs::{
-        AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, chownat, fchmod, fchown, fgetxattr,
-        flistxattr, fsetxattr, utimensat,
+        AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fchown,
+        fgetxattr, flistxattr, fsetxattr, fstat, lgetxattr, utimensat,
     },
     io::Errno,
 };
 
+use super::lists::{ACCESS, DEFAULT, List};
 use crate::{
     launch::step::{Fail, Step},
     limits::XATTR_BYTES_MAX,
@@ -19,6 +23,9 @@ use crate::{
 
 /// Length of a file capability that names the user namespace it is good for, and where it does.
 const CAPABILITY_V3: (usize, usize) = (24, 20);
+
+/// What copying attributes is called when it fails.
+const ATTRIBUTES: &str = "copying attributes";
 
 /// From which range of ids to which.
 pub(super) struct Owners {
@@ -31,7 +38,7 @@ impl Owners {
     }
 
     /// Gives a file of the copy its owner and mode.
-    pub(super) fn own(&self, file: &OwnedFd, stat: &Stat) -> Step<()> {
+    fn own(&self, file: &OwnedFd, stat: &Stat) -> Step<()> {
         let (uid, gid) = self.owner(stat);
         fchown(file, uid, gid).step("giving a file away")?;
         // After the owner: a change of owner takes set-user-id away.
@@ -54,44 +61,96 @@ impl Owners {
 
     /// The id in the copy's range; one that is not of the source's stays.
     fn moved(&self, id: u32) -> u32 {
+        self.counterpart(id).unwrap_or(id)
+    }
+
+    /// The id in the copy's range, if it is of the source's.
+    fn counterpart(&self, id: u32) -> Option<u32> {
         let Some((from, to)) = self.ids else {
-            return id;
+            return Some(id);
         };
-        match id.checked_sub(from.first) {
-            Some(offset) if offset < from.count() => to.first + offset,
-            Some(_) | None => id,
+        let offset = id.checked_sub(from.first)?;
+        (offset < from.count()).then(|| to.first + offset)
+    }
+
+    /// Gives a file of the copy its owner, its mode and the attributes that may go along; how many
+    /// were left out.
+    pub(super) fn liken(&self, from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> Step<u64> {
+        let mut names = vec![0; XATTR_BYTES_MAX];
+        let length = match flistxattr(from, names.as_mut_slice()) {
+            Err(Errno::OPNOTSUPP) => 0,
+            listed => listed.step(ATTRIBUTES)?,
+        };
+        let names = names.get(..length).unwrap_or_default();
+        let names = names.split_inclusive(|byte| *byte == 0);
+        let names = names.filter_map(|name| CStr::from_bytes_with_nul(name).ok());
+        let (of_user, others): (Vec<_>, Vec<_>) =
+            names.partition(|name| name.to_bytes().starts_with(b"user."));
+        // Before the mode, which may let nobody write them.
+        for name in of_user {
+            let value = attribute(from, name)?;
+            fsetxattr(to, name, &value, XattrFlags::empty()).step(ATTRIBUTES)?;
+        }
+        self.own(to, stat)?;
+        let mut left_out = 0;
+        // After owner and mode: a new owner takes capabilities away, a new mode changes access lists.
+        for name in others {
+            if name == ACCESS || name == DEFAULT {
+                left_out += self.copy_list(name, &attribute(from, name)?, to)?;
+            } else if name == c"security.capability" {
+                let mut value = attribute(from, name)?;
+                self.move_capability(&mut value);
+                fsetxattr(to, name, &value, XattrFlags::empty()).step(ATTRIBUTES)?;
+            } else {
+                left_out += 1;
+            }
+        }
+        Ok(left_out)
+    }
+
+    /// The same for a pipe, which has nothing but an access list, and is not opened: somebody may
+    /// wait for that.
+    pub(super) fn liken_pipe(
+        &self,
+        dir: &OwnedFd,
+        name: &CStr,
+        to: &OwnedFd,
+        stat: &Stat,
+    ) -> Step<u64> {
+        self.own(to, stat)?;
+        let mut path = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
+        path.extend_from_slice(name.to_bytes());
+        let mut value = vec![0; XATTR_BYTES_MAX];
+        match lgetxattr(path, ACCESS, value.as_mut_slice()) {
+            Ok(length) => {
+                value.truncate(length);
+                self.copy_list(ACCESS, &value, to)
+            }
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(0),
+            Err(e) => Err(e).step(ATTRIBUTES),
         }
     }
 
-    /// Copies the attributes that may go along; how many were left out.
-    pub(super) fn copy_xattrs(&self, from: &OwnedFd, to: &OwnedFd) -> Step<u64> {
-        let step = "copying attributes";
-        let mut names = vec![0; XATTR_BYTES_MAX];
-        let length = match flistxattr(from, names.as_mut_slice()) {
-            Ok(length) => length,
-            Err(Errno::OPNOTSUPP) => return Ok(0),
-            Err(e) => return Err(e).step(step),
-        };
-        let names = names.get(..length).unwrap_or_default();
-        let mut left_out = 0;
-        for name in names.split_inclusive(|byte| *byte == 0) {
-            let Ok(name) = CStr::from_bytes_with_nul(name) else {
-                continue;
-            };
-            let is_user = name.to_bytes().starts_with(b"user.");
-            if !is_user && name != c"security.capability" {
-                left_out += 1;
-                continue;
+    /// Copies an access list. One that can't be kept is left out, and nobody gets more by that.
+    fn copy_list(&self, name: &CStr, value: &[u8], to: &OwnedFd) -> Step<u64> {
+        let list = List::read(value);
+        let moved = list
+            .as_ref()
+            .and_then(|list| list.moved(|id| self.counterpart(id)));
+        if let Some(moved) = moved {
+            match fsetxattr(to, name, &moved, XattrFlags::empty()) {
+                Ok(()) => return Ok(0),
+                Err(Errno::OPNOTSUPP | Errno::INVAL) => {}
+                Err(e) => return Err(e).step(ATTRIBUTES),
             }
-            let mut value = vec![0; XATTR_BYTES_MAX];
-            let length = fgetxattr(from, name, value.as_mut_slice()).step(step)?;
-            value.truncate(length);
-            if !is_user {
-                self.move_capability(&mut value);
-            }
-            fsetxattr(to, name, &value, rustix::fs::XattrFlags::empty()).step(step)?;
         }
-        Ok(left_out)
+        if name == ACCESS {
+            let bits = list.map_or(0, |list| list.bits_without());
+            let mode = mode(&fstat(to).step(ATTRIBUTES)?);
+            let kept = Mode::from_raw_mode(bits | 0o7700);
+            fchmod(to, mode & kept).step(ATTRIBUTES)?;
+        }
+        Ok(1)
     }
 
     /// A file capability is good in one user namespace: in the copy's, by its own root.
@@ -110,7 +169,14 @@ impl Owners {
     }
 }
 
-pub(super) const fn mode(stat: &Stat) -> Mode {
+fn attribute(file: &OwnedFd, name: &CStr) -> Step<Vec<u8>> {
+    let mut value = vec![0; XATTR_BYTES_MAX];
+    let length = fgetxattr(file, name, value.as_mut_slice()).step(ATTRIBUTES)?;
+    value.truncate(length);
+    Ok(value)
+}
+
+const fn mode(stat: &Stat) -> Mode {
     Mode::from_raw_mode(stat.st_mode & 0o7777)
 }
 

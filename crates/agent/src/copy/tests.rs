@@ -6,6 +6,8 @@ use std::{
     path::Path,
 };
 
+use outlive_api::launch::IdRange;
+
 use super::*;
 
 fn config(from: &Path, to: &Path) -> CopyConfig {
@@ -89,4 +91,109 @@ fn a_copy_that_is_there_already_is_not_mixed_with_another() {
     fs::create_dir(from.path().join("files")).unwrap();
     fs::create_dir(to.path().join("files")).unwrap();
     copy(from.path(), to.path()).unwrap_err();
+}
+
+/// Entries of tag, what is allowed, and id, as the kernel takes them.
+fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut value = 2_u32.to_le_bytes().to_vec();
+    for (tag, allowed, id) in entries {
+        value.extend(tag.to_le_bytes());
+        value.extend(allowed.to_le_bytes());
+        value.extend(id.to_le_bytes());
+    }
+    value
+}
+
+/// The owner and one other user read and write, and a group reads; the owner's group may nothing.
+fn shared_with(user: u32, group: u32) -> Vec<u8> {
+    let nobody = u32::MAX;
+    list(&[
+        (0x01, 6, nobody),
+        (0x02, 6, user),
+        (0x04, 0, nobody),
+        (0x08, 4, group),
+        (0x10, 6, nobody),
+        (0x20, 0, nobody),
+    ])
+}
+
+fn list_of(path: &Path, name: &CStr) -> Option<Vec<u8>> {
+    let mut value = vec![0; 1024];
+    let length = rustix::fs::lgetxattr(path, name, value.as_mut_slice()).ok()?;
+    value.truncate(length);
+    Some(value)
+}
+
+/// Copies a file, a directory and a pipe with this list, between ranges of our own making.
+fn copy_shared(value: &[u8]) -> (tempfile::TempDir, Copied) {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let disk = from.path().join("files");
+    fs::create_dir_all(disk.join("dir")).unwrap();
+    fs::write(disk.join("file"), "words").unwrap();
+    mknodat(CWD, disk.join("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let set = |name: &str, attribute: &CStr| {
+        let none = rustix::fs::XattrFlags::empty();
+        rustix::fs::lsetxattr(disk.join(name), attribute, value, none).unwrap();
+    };
+    for name in ["dir", "file", "pipe"] {
+        set(name, lists::ACCESS);
+    }
+    set("dir", lists::DEFAULT);
+    fs::write(disk.join("dir/new"), "").unwrap();
+    let range = |first| IdRange {
+        first,
+        of_namespace: None,
+    };
+    let config = CopyConfig {
+        ids: Some((range(5_000_000), range(6_000_000))),
+        ..config(from.path(), to.path())
+    };
+    match super::copy(&config, |_: &CopyNews| Ok(())).unwrap() {
+        CopyNews::Done(copied) => (to, copied),
+        other => panic!("{other:?}"),
+    }
+}
+
+// The copy had the mask as what its group may do, and no list: the group could read and write.
+#[test]
+fn access_lists_go_along_and_name_the_users_of_the_copy() {
+    let (to, copied) = copy_shared(&shared_with(5_002_000, 5_003_000));
+    let disk = to.path().join("files");
+    let expected = Some(shared_with(6_002_000, 6_003_000));
+    for name in ["dir", "file", "pipe"] {
+        let path = disk.join(name);
+        assert_eq!(list_of(&path, lists::ACCESS), expected, "{name}");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o660, "{name}");
+    }
+    assert_eq!(list_of(&disk.join("dir"), lists::DEFAULT), expected);
+    assert!(list_of(&disk.join("dir/new"), lists::ACCESS).is_some());
+    assert_eq!(copied.left_out, 0);
+}
+
+#[test]
+fn a_copy_without_its_access_list_gives_nobody_more() {
+    // Somebody of the host's, who is nobody in the copy.
+    let (to, copied) = copy_shared(&shared_with(2000, 5_003_000));
+    let disk = to.path().join("files");
+    for name in ["dir", "file", "pipe"] {
+        let path = disk.join(name);
+        assert_eq!(list_of(&path, lists::ACCESS), None, "{name}");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    // Those three, the list of new files, and that of one.
+    assert_eq!(copied.left_out, 5);
+
+    let nobody = u32::MAX;
+    let refused = list(&[
+        (0x01, 6, nobody),
+        (0x02, 0, 2000),
+        (0x04, 4, nobody),
+        (0x10, 6, nobody),
+        (0x20, 4, nobody),
+    ]);
+    let (to, _) = copy_shared(&refused);
+    let file = fs::metadata(to.path().join("files/file")).unwrap();
+    assert_eq!(file.permissions().mode() & 0o777, 0o600);
 }
