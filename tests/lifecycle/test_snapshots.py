@@ -223,6 +223,34 @@ def test_a_copy_is_followed_and_its_source_is_seen_meanwhile(own, api):
     remove(api, snapshot)
 
 
+# One other user reads and writes; the owner's group may nothing.
+SHARE = """
+import os, struct
+nobody = 2**32 - 1
+entries = (1, 6, nobody), (2, 6, 2000), (4, 0, nobody), (16, 6, nobody), (32, 0, nobody)
+value = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+os.close(os.open("/root/shared", os.O_CREAT))
+os.setxattr("/root/shared", "system.posix_acl_access", value)
+"""
+SHOWN = "stat -c '%a %u' /root/shared; /usr/bin/python3 -c 'import os; " \
+        "print(os.getxattr(\"/root/shared\", \"system.posix_acl_access\").hex())'"
+
+
+# Copies had the mode 660 and no list: the group could read and write.
+def test_copies_keep_access_lists_for_their_own_users(api, own):
+    assert own.session("/usr/bin/python3", "-c", SHARE).wait_exit()["exit_code"] == 0
+    before = printed(own, SHOWN)
+    assert before.startswith(b"660 0\n")
+    snapshot = take(own)
+    printed(own, "rm /root/shared")
+    restore(own, snapshot)
+    assert printed(own, SHOWN) == before
+    for copy in (own.fork(), made_from(api, snapshot)):
+        assert printed(copy, SHOWN) == before
+        copy.delete()
+    remove(api, snapshot)
+
+
 def test_another_tenants_snapshot_is_not_there(server, api, own):
     snapshot = take(own)
     stranger = Api(server, api.key("stranger"))
