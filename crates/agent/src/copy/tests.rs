@@ -104,11 +104,12 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     value
 }
 
-/// The owner and one other user read and write, and a group reads; the owner's group may nothing.
+/// The owner may do everything, one other user reads and writes, and a group reads; the owner's group
+/// may nothing.
 fn shared_with(user: u32, group: u32) -> Vec<u8> {
     let nobody = u32::MAX;
     list(&[
-        (0x01, 6, nobody),
+        (0x01, 7, nobody),
         (0x02, 6, user),
         (0x04, 0, nobody),
         (0x08, 4, group),
@@ -164,7 +165,7 @@ fn access_lists_go_along_and_name_the_users_of_the_copy() {
         let path = disk.join(name);
         assert_eq!(list_of(&path, lists::ACCESS), expected, "{name}");
         let mode = fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o660, "{name}");
+        assert_eq!(mode & 0o777, 0o760, "{name}");
     }
     assert_eq!(list_of(&disk.join("dir"), lists::DEFAULT), expected);
     assert!(list_of(&disk.join("dir/new"), lists::ACCESS).is_some());
@@ -180,14 +181,14 @@ fn a_copy_without_its_access_list_gives_nobody_more() {
         let path = disk.join(name);
         assert_eq!(list_of(&path, lists::ACCESS), None, "{name}");
         let mode = fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600, "{name}");
+        assert_eq!(mode & 0o777, 0o700, "{name}");
     }
     // Those three, the list of new files, and that of one.
     assert_eq!(copied.left_out, 5);
 
     let nobody = u32::MAX;
     let refused = list(&[
-        (0x01, 6, nobody),
+        (0x01, 7, nobody),
         (0x02, 0, 2000),
         (0x04, 4, nobody),
         (0x10, 6, nobody),
@@ -195,5 +196,5 @@ fn a_copy_without_its_access_list_gives_nobody_more() {
     ]);
     let (to, _) = copy_shared(&refused);
     let file = fs::metadata(to.path().join("files/file")).unwrap();
-    assert_eq!(file.permissions().mode() & 0o777, 0o600);
+    assert_eq!(file.permissions().mode() & 0o777, 0o700);
 }
