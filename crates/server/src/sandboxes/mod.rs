@@ -338,7 +338,17 @@ impl Engine {
             .shared
             .store
             .page_sandboxes(owner, &filter, limit, offset);
-        page.await.map_err(|error| store_failed(&error))
+        let mut page = page.await.map_err(|error| store_failed(&error))?;
+        let sandboxes = &self.shared.sandboxes;
+        let sandboxes = sandboxes.read().unwrap_or_else(PoisonError::into_inner);
+        for record in &mut page.records {
+            let live = sandboxes.get(&record.id).map(|sandbox| sandbox.record());
+            // The store hears a moment later that one stands still, or goes on.
+            if let Some(live) = live.filter(|live| record.state.only_moves(&live.state)) {
+                *record = SandboxRecord::clone(&live);
+            }
+        }
+        Ok(page)
     }
 }
 

@@ -16,6 +16,7 @@ use crate::{
     clock,
     dialect::supervised::tests::fake::leave_journal,
     sessions::{CallError, SandboxHandle},
+    store::SandboxFilter,
 };
 
 #[test]
@@ -34,6 +35,11 @@ fn a_frozen_sandbox_is_read_as_it_stands_and_woken_by_what_changes_it() {
         sandbox.suspend().await.unwrap();
         assert!(agent.is_frozen());
         assert_eq!(sandbox.record().state.observed, Observed::Frozen);
+        // The store is told a moment later, and lists know all the same.
+        let owner = sandbox.owner().clone();
+        let page = server.engine.page(&owner, SandboxFilter::default(), 10, 0);
+        let listed = page.await.unwrap().records;
+        assert_eq!(listed[0].state.observed, Observed::Frozen);
         // Reading never wakes.
         assert_eq!(sandbox.list().await.unwrap(), vec![]);
         sandbox.view(&session).await.unwrap_err();
