@@ -33,6 +33,15 @@ def limits_hold(server, sandbox) -> None:
     assert server.reads(sandbox, "cpu.max") == "50000 100000"
 
 
+def it_sleeps_wakes_and_goes(machine, server, sandbox) -> None:
+    sandbox.suspend()
+    assert "frozen 1" in server.reads(sandbox, "cgroup.events")
+    sandbox.wake()
+    assert ended(sandbox, "true")["exit_code"] == 0
+    sandbox.delete()
+    nothing_is_left(machine)
+
+
 def test_an_ordinary_user_limits_what_is_delegated_to_the_user_manager(machine, serve):
     delegate(machine, MANAGER)
     slice_ = f"{GROUPS}/{MANAGER}/app.slice"
@@ -48,12 +57,7 @@ def test_an_ordinary_user_limits_what_is_delegated_to_the_user_manager(machine, 
     server.restart()
     limits_hold(server, sandbox)
     assert server.places(sandbox).startswith(slice_)
-    sandbox.suspend()
-    assert "frozen 1" in server.reads(sandbox, "cgroup.events")
-    sandbox.wake()
-    assert ended(sandbox, "true")["exit_code"] == 0
-    sandbox.delete()
-    nothing_is_left(machine)
+    it_sleeps_wakes_and_goes(machine, server, sandbox)
 
 
 def test_an_ordinary_user_without_delegation_is_told_what_is_weaker(machine, serve):
@@ -115,12 +119,7 @@ def test_without_namespaces_limits_hold_all_the_same(machine, serve, runtime, us
     server = serve(f"{slice_}/outlive.service", user=user, options=f"--runtime {runtime}")
     sandbox = Api(server).sandbox(resources=LIMITS)
     limits_hold(server, sandbox)
-    sandbox.suspend()
-    assert "frozen 1" in server.reads(sandbox, "cgroup.events")
-    sandbox.wake()
-    assert ended(sandbox, "true")["exit_code"] == 0
-    sandbox.delete()
-    nothing_is_left(machine)
+    it_sleeps_wakes_and_goes(machine, server, sandbox)
 
 
 def test_a_unit_of_a_user_of_its_own_is_not_divided(machine, serve):

@@ -77,6 +77,14 @@ impl Crash {
             std::future::pending::<()>().await;
         }
     }
+
+    /// A change with a step before and after it.
+    async fn around<T>(&self, change: impl Future<Output = T>) -> T {
+        self.step().await;
+        let done = change.await;
+        self.step().await;
+        done
+    }
 }
 
 fn refuses(left: &AtomicU32) -> bool {
@@ -99,12 +107,10 @@ impl Store for Fragile<SqliteStore> {
         record: &'a SandboxRecord,
         owned_max: u32,
     ) -> StoreFuture<'a, Inserted> {
-        Box::pin(async move {
-            self.crash.step().await;
-            let done = self.inner.insert_sandbox(record, owned_max).await;
-            self.crash.step().await;
-            done
-        })
+        Box::pin(
+            self.crash
+                .around(self.inner.insert_sandbox(record, owned_max)),
+        )
     }
 
     fn note_sandbox<'a>(&'a self, record: &'a SandboxRecord) -> StoreFuture<'a, ()> {
@@ -132,12 +138,7 @@ impl Store for Fragile<SqliteStore> {
     }
 
     fn remove_sandbox<'a>(&'a self, id: &'a SandboxId) -> StoreFuture<'a, ()> {
-        Box::pin(async move {
-            self.crash.step().await;
-            let done = self.inner.remove_sandbox(id).await;
-            self.crash.step().await;
-            done
-        })
+        Box::pin(self.crash.around(self.inner.remove_sandbox(id)))
     }
 
     fn all_sandboxes(&self) -> StoreFuture<'_, Vec<SandboxRecord>> {
@@ -181,30 +182,18 @@ impl SnapshotStore for Fragile<SqliteStore> {
         record: &'a SnapshotRecord,
         owned_max: u32,
     ) -> StoreFuture<'a, SnapshotInserted> {
-        Box::pin(async move {
-            self.crash.step().await;
-            let done = self.inner.insert_snapshot(record, owned_max).await;
-            self.crash.step().await;
-            done
-        })
+        Box::pin(
+            self.crash
+                .around(self.inner.insert_snapshot(record, owned_max)),
+        )
     }
 
     fn update_snapshot<'a>(&'a self, record: &'a SnapshotRecord) -> StoreFuture<'a, ()> {
-        Box::pin(async move {
-            self.crash.step().await;
-            let done = self.inner.update_snapshot(record).await;
-            self.crash.step().await;
-            done
-        })
+        Box::pin(self.crash.around(self.inner.update_snapshot(record)))
     }
 
     fn remove_snapshot<'a>(&'a self, id: &'a SnapshotId) -> StoreFuture<'a, ()> {
-        Box::pin(async move {
-            self.crash.step().await;
-            let done = self.inner.remove_snapshot(id).await;
-            self.crash.step().await;
-            done
-        })
+        Box::pin(self.crash.around(self.inner.remove_snapshot(id)))
     }
 
     fn snapshot<'a>(&'a self, id: &'a SnapshotId) -> StoreFuture<'a, Option<SnapshotRecord>> {
@@ -250,12 +239,7 @@ impl Runtime for Fragile<FakeRuntime> {
     }
 
     fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Started> {
-        Box::pin(async move {
-            self.crash.step().await;
-            let started = self.inner.start(start).await;
-            self.crash.step().await;
-            started
-        })
+        Box::pin(self.crash.around(self.inner.start(start)))
     }
 
     fn limit<'a>(
@@ -263,12 +247,7 @@ impl Runtime for Fragile<FakeRuntime> {
         sandbox: &'a SandboxId,
         config: &'a SandboxConfig,
     ) -> RuntimeFuture<'a, ()> {
-        Box::pin(async move {
-            self.crash.step().await;
-            let limited = self.inner.limit(sandbox, config).await;
-            self.crash.step().await;
-            limited
-        })
+        Box::pin(self.crash.around(self.inner.limit(sandbox, config)))
     }
 
     fn reach<'a>(
@@ -276,12 +255,7 @@ impl Runtime for Fragile<FakeRuntime> {
         sandbox: &'a SandboxId,
         config: &'a SandboxConfig,
     ) -> RuntimeFuture<'a, ()> {
-        Box::pin(async move {
-            self.crash.step().await;
-            let reached = self.inner.reach(sandbox, config).await;
-            self.crash.step().await;
-            reached
-        })
+        Box::pin(self.crash.around(self.inner.reach(sandbox, config)))
     }
 
     fn limits(&self, sandbox: &SandboxId) -> Result<Option<Limits>, RuntimeError> {
@@ -323,12 +297,10 @@ impl Runtime for Fragile<FakeRuntime> {
         progress: &'a Progress,
         give_up: &'a CancellationToken,
     ) -> RuntimeFuture<'a, Copied> {
-        Box::pin(async move {
-            self.crash.step().await;
-            let copied = self.inner.copy(from, to, progress, give_up).await;
-            self.crash.step().await;
-            copied
-        })
+        Box::pin(
+            self.crash
+                .around(self.inner.copy(from, to, progress, give_up)),
+        )
     }
 
     fn usage<'a>(&'a self, sandbox: &'a SandboxId, entries_max: u64) -> RuntimeFuture<'a, Usage> {
@@ -341,12 +313,10 @@ impl Runtime for Fragile<FakeRuntime> {
         progress: &'a Progress,
         give_up: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<Copied, RestoreError>> {
-        Box::pin(async move {
-            self.crash.step().await;
-            let restored = self.inner.restore(restore, progress, give_up).await;
-            self.crash.step().await;
-            restored
-        })
+        Box::pin(
+            self.crash
+                .around(self.inner.restore(restore, progress, give_up)),
+        )
     }
 
     fn delete<'a>(&'a self, whose: Whose<'a>) -> RuntimeFuture<'a, ()> {
