@@ -196,6 +196,39 @@ def test_a_call_that_waits_ends_when_the_disk_is_full(limited):
     assert context["paused"] is True
 
 
+def test_what_stands_still_for_a_full_disk_can_be_deleted(limited):
+    """It was 507, although what is deleted makes the room that is missing."""
+    sandbox = limited(resources={"disk": "16Mi"})
+    contexts = f"{sandbox.path}/contexts"
+    fill = "trap 'rm /root/big; exit' TERM; head -c 20000000 /dev/zero > /root/big; while :; do sleep 0.1; done"
+    context = sandbox.api.call("POST", contexts, {"type": "cmd", "cmd": {"command": ["sh", "-c", fill]}})
+    session = sandbox.sh("sleep 1000")
+    sandbox.wait_state("frozen")
+    # This one makes no room: the others have the while that a resume gives.
+    session.delete()
+    with pytest.raises(Failure) as gone:
+        session.get()
+    assert gone.value.status == 404
+    assert sandbox.get()["disk"]["full"]
+    # This one makes it, in its own way.
+    assert sandbox.api.call("DELETE", f"{contexts}/{context['id']}") == {"deleted": True}
+    wait_until(lambda: not sandbox.get()["disk"]["full"], 15, "room on the disk")
+    assert sandbox.activity()["state"] == "running"
+    assert said(sandbox.sh("ls /root; echo room")) == b"room\n"
+
+
+def test_a_copy_that_meets_the_limit_leaves_nothing_behind(limited, tmp_path):
+    """Its context could not be deleted, and had what it had unpacked for minutes more."""
+    sandbox = limited(resources={"disk": "16Mi"})
+    with open(tmp_path / "big", "wb") as file:
+        file.truncate(1 << 30)
+    code, _, told = finished(cli(sandbox.api, "sandbox", "cp", tmp_path / "big", f"{sandbox.id}:/root/big"))
+    assert code != 0, told
+    assert sandbox.api.call("GET", f"{sandbox.path}/contexts")["contexts"] == []
+    wait_until(lambda: not sandbox.get()["disk"]["full"], 15, "room on the disk")
+    assert said(sandbox.sh("ls -A /root")) == b""
+
+
 @pytest.mark.parametrize("hide", [
     "exec 3<> /root/big; rm /root/big; while :; do head -c 1048576 /dev/zero >&3; sleep 0.02; done",
     """exec python3 -c '
@@ -214,7 +247,6 @@ def test_a_file_without_a_name_counts_as_long_as_somebody_has_it(limited, hide):
     writer = sandbox.sh(hide)
     sandbox.wait_state("frozen")
     assert sandbox.get()["disk"]["full"] and sandbox.get()["disk"]["used_bytes"] > 16 << 20
-    sandbox.resume()
     writer.delete()
     wait_until(lambda: not sandbox.get()["disk"]["full"], 15, "room on the disk")
     assert sandbox.sh("ls /root/big").wait_exit()["exit_code"] != 0

@@ -80,7 +80,7 @@ impl Sandbox {
 
     async fn call_awake(&self, asked: &mut Asked) -> Result<Outcome, CallError> {
         for _ in 0..WAKES_MAX {
-            let agent = self.awake().await?;
+            let agent = self.awake_for(asked.request()).await?;
             match agent.ask(asked).await {
                 // It fell asleep under the call.
                 Ok(Outcome::Rejected(Rejection::Frozen)) => self.ask(Command::Wake).await?,
@@ -97,6 +97,18 @@ impl Sandbox {
             }
         }
         Err(no_answer(&NoAnswer::RuntimeGone { call: asked.lost() }))
+    }
+
+    /// The runtime that answers this request. What is deleted makes room, and ends in its own way: where a
+    /// sandbox stands still for its disk, a deletion has the while that a resume gives.
+    async fn awake_for(&self, request: &Request) -> Result<Arc<Agent>, CallError> {
+        match (self.awake().await, request) {
+            (Err(CallError::DiskFull { .. }), Request::Delete(_)) => {
+                self.ask(Command::Resume).await?;
+                self.awake().await
+            }
+            (awake, _) => awake,
+        }
     }
 
     async fn until_replaced(&self, dead: &Arc<Agent>) {
