@@ -43,9 +43,8 @@ pub(crate) fn claim(
     sandbox: &SandboxId,
     copied: CopiedSessions,
 ) -> Result<(), OwnerError> {
-    let marker = state.join("owner");
     let sessions = state.join("sessions");
-    match fs::read_to_string(&marker) {
+    match fs::read_to_string(state.join("owner")) {
         Ok(owner) if owner.trim() == sandbox.as_str() => return make_directory(&sessions),
         // The marker goes last: a claim that is killed here is made again.
         Ok(_) if copied == CopiedSessions::Clear => remove_tree(&sessions)?,
@@ -64,12 +63,31 @@ pub(crate) fn claim(
         Err(error) => return Err(error.into()),
     }
     make_directory(&sessions)?;
+    mark(state, sandbox)
+}
+
+/// Makes a `state` in which nobody was before this sandbox's own, as [`claim`] does whatever becomes
+/// of copied sessions: there are none. One that isn't new is left to that.
+pub(crate) fn claim_new(state: &Path, sandbox: &SandboxId) -> Result<(), OwnerError> {
+    if state.join("owner").try_exists()? {
+        return Ok(());
+    }
+    // Whoever makes it finds nothing in it.
+    match rustix::fs::mkdir(state.join("sessions"), rustix::fs::Mode::RWXU) {
+        Ok(()) => mark(state, sandbox),
+        Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(error) => Err(io::Error::from(error).into()),
+    }
+}
+
+/// Writes down whose it is.
+fn mark(state: &Path, sandbox: &SandboxId) -> Result<(), OwnerError> {
     // Written aside and renamed: a marker is whole or absent.
     let unfinished = state.join("owner-new");
     let mut file = File::create(&unfinished)?;
     writeln!(file, "{sandbox}")?;
     file.sync_all()?;
-    rustix::fs::rename(&unfinished, &marker).map_err(io::Error::from)?;
+    rustix::fs::rename(&unfinished, state.join("owner")).map_err(io::Error::from)?;
     File::open(state)?.sync_all()?;
     Ok(())
 }

@@ -56,6 +56,9 @@ pub fn main() -> anyhow::Result<()> {
     }));
     // Until the process ends: threads may write to journals as long.
     let _lock = owner::lock(std::path::Path::new(".")).context("the state directory's lock")?;
+    // The keeper may still be on its way, and this waits for the disk.
+    let sandbox = std::env::args().nth(1).context("whose supervisor?")?;
+    owner::claim_new(std::path::Path::new("."), &SandboxId::parse(&sandbox)?)?;
     let inherited = Inheritance::take()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -238,16 +238,20 @@ fn outer(
     )
     .step("leaving the host's mounts")?;
     root::mount_proc("/proc")?;
-    shares.set(&mut isolation.off);
-    let user = UserNamespace::begin(ids.workload_offset(), ids.workload_count())?;
     rustix::system::sethostname(ground.config.hostname.as_bytes()).step("naming the host")?;
+    ground.settle()?;
+    let (init_pid, init, standing) = start_init(ground, ids, layers)?;
+    let supervisor = ground.begin_supervisor()?;
+    // While the root is built, and the supervisor becomes its program.
+    let user = UserNamespace::begin(ids.workload_offset(), ids.workload_count())?;
+    shares.set(&mut isolation.off);
     if ground.config.network != NetworkMode::Host {
         prepare_network(ids)?;
     }
-    ground.settle()?;
-    let (init_pid, init, standing) = start_init(ground, ids, layers)?;
-    // While the root is built.
-    let supervisor = ground.begin_supervisor()?;
+    let user = user.finish()?;
+    if ground.config.network == NetworkMode::Bridge {
+        network::settle(launcher.hear_of_network()?)?;
+    }
     // End of file without a word: `sbx-init` stands in its root and closed the pipe.
     hear(standing, INIT_STEP)?;
     launcher.tell_standing()?;
@@ -257,10 +261,6 @@ fn outer(
         Mode::empty(),
     )
     .step("opening the workload's root")?;
-    let user = user.finish()?;
-    if ground.config.network == NetworkMode::Bridge {
-        network::settle(launcher.hear_of_network()?)?;
-    }
     launcher.await_limit()?;
     let mut handover = ground.handover(Place::Init);
     handover.init_pid = Some(init_pid);
