@@ -80,6 +80,8 @@ use crate::{
 /// Reads a [`LaunchConfig`], launches, writes a [`LaunchOutcome`]. With the argument
 /// `--reset-copied-sessions` the sessions of another sandbox are removed first.
 pub fn main() -> anyhow::Result<()> {
+    // Those that the server's starter forgot to keep to itself.
+    sys::keep_fds_to_ourselves()?;
     let mut config = read_config()?;
     for argument in std::env::args().skip(2) {
         anyhow::ensure!(

@@ -127,3 +127,12 @@ pub unsafe fn close_all_fds() {
     // SAFETY: close_range touches no memory; the rest is the caller's promise.
     unsafe { libc::syscall(libc::SYS_close_range, 0_u32, u32::MAX, 0_u32) };
 }
+
+/// Has no program that this process becomes, or starts, inherit a descriptor but the standard streams,
+/// until one is meant to.
+pub fn keep_fds_to_ourselves() -> io::Result<()> {
+    let flags = libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: close_range with this flag closes nothing yet.
+    check(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, flags) })?;
+    Ok(())
+}
