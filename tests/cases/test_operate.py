@@ -59,6 +59,17 @@ def test_deleted_and_expired_bytes_leave_the_disk():  # case G7
         wait_until(lambda: not files_with(journals, printed[1]), 20, "the aged bytes to go")
 
 
+def test_who_keeps_a_sandbox_knows_nothing_of_the_servers_life_before():
+    with Server(environment={"OF_THE_SERVER": SECRET}) as server:
+        sandbox = Api(server).sandbox()
+        (keeper,) = processes.keepers(sandbox.id)
+        (supervisor,) = processes.supervisors(sandbox.id)
+        for pid in keeper, supervisor:
+            assert SECRET.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+        arguments = Path(f"/proc/{keeper}/cmdline").read_bytes()
+        assert arguments.rstrip(b"\0") == b"\0".join([b"outlive-keeper", sandbox.id.encode()])
+
+
 def test_the_program_runs_without_a_login_shell(sandbox):  # case K2
     planted = sandbox.sh("echo 'touch /tmp/profile-was-run' > $HOME/.bash_profile; cp $HOME/.bash_profile "
                          "$HOME/.profile; echo $HOME $USER $LOGNAME; umask; pwd; id -u")

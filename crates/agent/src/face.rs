@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use outlive_api::launch::LAUNCHER_TITLE;
+
 use crate::{copy, init, keeper, launch, probe, rootless};
 
 /// A face: runs until it is over.
@@ -28,6 +30,7 @@ pub fn find(supervisor: Face) -> Option<(String, Face)> {
         keeper::KEEPER_TITLE => keeper::main,
         keeper::SUPERVISOR_TITLE => supervisor,
         init::INIT_TITLE => init::main,
+        LAUNCHER_TITLE => launch::main,
         _ => {
             let command = arguments.next()?;
             let face: Face = match command.as_str() {

@@ -191,4 +191,24 @@ mod tests {
         assert_eq!(claimed(Some("sbx-other\n"), Refuse), Outcome::Refused);
         assert_eq!(claimed(Some("sbx-other\n"), Clear), Outcome::Cleared);
     }
+
+    #[test]
+    fn only_a_directory_in_which_nobody_was_is_claimed_at_once() {
+        let sandbox = SandboxId::from_bits(1);
+        let new = tempfile::tempdir().unwrap();
+        claim_new(new.path(), &sandbox).unwrap();
+        let marker = fs::read_to_string(new.path().join("owner")).unwrap();
+        assert_eq!(marker.trim(), sandbox.as_str());
+        // Again, and by another: whose it is is for `claim` to say.
+        claim_new(new.path(), &SandboxId::from_bits(2)).unwrap();
+        assert_eq!(
+            fs::read_to_string(new.path().join("owner")).unwrap(),
+            marker
+        );
+        // Sessions that nobody marked may be copies.
+        let copied = tempfile::tempdir().unwrap();
+        fs::create_dir(copied.path().join("sessions")).unwrap();
+        claim_new(copied.path(), &sandbox).unwrap();
+        assert!(!copied.path().join("owner").exists());
+    }
 }

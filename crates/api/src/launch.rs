@@ -22,6 +22,10 @@ pub use self::{
     network::{Cidr, CidrError, Egress, EgressRule, Link, NetworkMode, Transport, Verdict, WayOut},
 };
 
+/// `argv[0]` of a launcher that is told for whom it works, by `argv[1]`, which is a sandbox's id. The
+/// keeper that it becomes has room for its own title then.
+pub const LAUNCHER_TITLE: &str = "outlive-launcher";
+
 /// One generation of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct LaunchConfig {

@@ -1,5 +1,5 @@
-//! A keeper's whole state in a sealed memory file: how the launcher starts one, and how one
-//! replaces itself without losing a descriptor or a child.
+//! A keeper's whole state, which the launcher puts together, and which stands in a sealed memory file
+//! when a keeper replaces itself without losing a descriptor or a child.
 
 use std::{
     ffi::CString,
@@ -121,7 +121,7 @@ impl Handover {
         }
     }
 
-    fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         let supervisor = self.supervisor.as_ref().and_then(|s| s.socket);
         [self.exe, self.exits_file]
             .into_iter()

@@ -19,6 +19,7 @@
 //! Whether a supervisor is started at once or after a delay depends only on crashes *before* it
 //! said `Ready`; one that served and was killed is replaced at once.
 
+mod begin;
 mod client;
 mod handover;
 mod run;
@@ -26,6 +27,7 @@ mod store;
 mod supervisor;
 mod wire;
 
+pub(crate) use begin::begin;
 pub use client::{KeeperClient, KeeperError, Kept};
 pub use handover::{Handover, KEEPER_TITLE, Place, SupervisorHandover};
 pub(crate) use handover::{sealed_copy, sealed_memory};

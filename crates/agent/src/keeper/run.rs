@@ -29,9 +29,13 @@ use crate::{
 
 /// Runs the keeper until the runtime ends.
 pub fn main() -> anyhow::Result<()> {
+    run(Handover::take()?)
+}
+
+/// The same, from a state that isn't handed over by another program.
+pub(super) fn run(handover: Handover) -> anyhow::Result<()> {
     sys::set_comm(c"outlive-keeper")?;
     sys::hide_memory()?;
-    let handover = Handover::take()?;
     if handover.place == Place::Subreaper {
         // Any pid turns it on.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;

@@ -5,7 +5,7 @@
 //!                                    ├─ fork into O, write down whom (state/keeper.pid), "go on"
 //!                                    │               ├─ W: the workload's user namespace
 //!                                    │               ├─ fork into P ─► exec sbx-init: root
-//!                                    │               └─ exec keeper (PID 1 of O)
+//!                                    │               └─ the keeper (PID 1 of O)
 //!                                    ◄── "ready" ────── keeper, once its supervisor serves
 //!   server ◄─ LaunchOutcome ─────────┘
 //! ```
@@ -420,8 +420,7 @@ impl Ground<'_> {
         handover.ready = Some(self.report.as_raw_fd());
         handover.supervisor = Some(supervisor.handover());
         handover.starts = 1;
-        let error = handover.exec(self.exe.as_fd());
-        step::failure("becoming the keeper", &error.to_string())
+        keeper::begin(handover)
     }
 }
 

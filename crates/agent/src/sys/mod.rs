@@ -1,6 +1,6 @@
 //! The system calls that neither `std` nor `rustix` offers, each behind a safe function.
 //!
-//! This module and `process::child` hold all unsafe code of the workspace.
+//! This module, `process::child`, `keeper::begin` and `init` hold all unsafe code of the workspace.
 #![expect(
     unsafe_code,
     reason = "raw system calls; every block says why it is sound"
@@ -11,6 +11,7 @@ mod fork;
 mod namespaces;
 mod project;
 mod signals;
+mod title;
 mod wait;
 
 use std::{
@@ -29,6 +30,7 @@ pub use self::{
         block_signals, block_signals_into_fd, kill_group, pidfd_signal, pty_foreground, pty_signal,
         reset_signals, wait_for_child_signal,
     },
+    title::set_title,
     wait::{Ended, Reap, WaitFor, pidfd_exit_status, wait_ended},
 };
 
@@ -135,4 +137,28 @@ pub fn keep_fds_to_ourselves() -> io::Result<()> {
     // SAFETY: close_range with this flag closes nothing yet.
     check(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, flags) })?;
     Ok(())
+}
+
+/// Closes every descriptor but the standard streams and these.
+///
+/// # Safety
+///
+/// No owner of another descriptor may be used or dropped afterwards.
+pub unsafe fn close_fds_but(kept: &[RawFd]) {
+    let mut kept: Vec<_> = kept
+        .iter()
+        .filter_map(|fd| u32::try_from(*fd).ok())
+        .chain([0, 1, 2])
+        .collect();
+    kept.sort_unstable();
+    let mut from = 0;
+    for fd in kept {
+        if from < fd {
+            // SAFETY: close_range touches no memory; the rest is the caller's promise.
+            unsafe { libc::syscall(libc::SYS_close_range, from, fd - 1, 0_u32) };
+        }
+        from = fd + 1;
+    }
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_close_range, from, u32::MAX, 0_u32) };
 }

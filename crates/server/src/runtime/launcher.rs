@@ -174,7 +174,7 @@ impl LauncherRuntime {
         // The program starts, which takes a moment, while what it is told is gathered.
         let (told, launcher) = tokio::join!(
             self.plan(start, kind, &place),
-            self.agent.begin("launch", &log)
+            self.agent.begin_launch(start.sandbox, &log)
         );
         let launcher = launcher?;
         // Held until the keeper lives, which then says by itself that it uses the layer.

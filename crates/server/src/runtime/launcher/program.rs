@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use outlive_api::launch::LAUNCHER_TITLE;
+use outlive_core::id::SandboxId;
 use rustix::fs::{FlockOperation, MemfdFlags, flock, memfd_create};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -66,28 +68,33 @@ impl Program {
     }
 
     /// Starts the agent's binary, which takes a moment and does nothing before it is told what.
-    pub(super) async fn begin<'l>(
+    async fn begin<'l>(
         &self,
         verb: &'static str,
         log: &'l File,
     ) -> Result<Begun<'l>, RuntimeError> {
-        let failed = |error: io::Error| launcher_failed(&error.to_string(), log);
-        let (program, file) = (self.clone(), log.try_clone().map_err(failed)?);
-        let child = blocking(move || program.spawn(verb, &file)).await?;
-        let child = child.map_err(failed)?;
-        Ok(Begun { child, log })
+        begin(self.command(verb), log).await
+    }
+
+    /// The same, to launch a sandbox.
+    pub(super) async fn begin_launch<'l>(
+        &self,
+        sandbox: &SandboxId,
+        log: &'l File,
+    ) -> Result<Begun<'l>, RuntimeError> {
+        let mut command = self.command(sandbox.as_str());
+        command.arg0(LAUNCHER_TITLE);
+        begin(command, log).await
     }
 
     pub(super) fn spawn(&self, verb: &str, log: &File) -> io::Result<Child> {
-        Command::new(&self.path)
-            .arg(verb)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log.try_clone()?)
-            .spawn()
-            .map_err(|error| {
-                io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
-            })
+        spawn(self.command(verb), log)
+    }
+
+    fn command(&self, argument: &str) -> Command {
+        let mut command = Command::new(&self.path);
+        command.arg(argument);
+        command
     }
 
     /// Runs the agent's binary; its answer.
@@ -101,6 +108,26 @@ impl Program {
         let begun = self.begin(verb, log).await?;
         begun.carry_out(message, within).await
     }
+}
+
+async fn begin(command: Command, log: &File) -> Result<Begun<'_>, RuntimeError> {
+    let failed = |error: io::Error| launcher_failed(&error.to_string(), log);
+    let file = log.try_clone().map_err(failed)?;
+    let child = blocking(move || spawn(command, &file)).await?;
+    let child = child.map_err(failed)?;
+    Ok(Begun { child, log })
+}
+
+fn spawn(mut command: Command, log: &File) -> io::Result<Child> {
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(log.try_clone()?)
+        .spawn()
+        .map_err(|error| {
+            let path = Path::new(command.as_std().get_program());
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })
 }
 
 /// The agent's binary, waiting to be told what to do. Dropped untold it ends by itself.
