@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from outlive_testing import processes
-from outlive_testing.api import output, payload, types
+from outlive_testing.api import Failure, output, payload, types
 from outlive_testing.server import wait_until
+from test_cli import cli, finished
 
 
 def kill_supervisor(sandbox, number=signal.SIGKILL) -> None:
@@ -50,6 +53,70 @@ def test_a_writer_notices_nothing(own):  # case S17
     exited = session.wait_exit(60)
     assert exited["exit_code"] == 11
     assert output(session.events()) == b"".join(b"line-%d\n" % n for n in range(1, 3001))
+
+
+def test_a_supervisor_that_hangs_ends_calls_and_goes_on_as_if_nothing_had_been(own):
+    """Calls waited for it without an end."""
+    session = own.sh("i=0; while [ $i -lt 200 ]; do i=$((i+1)); echo $i; sleep 0.1; done")
+    reader = own.sh("read line; echo got $line; read line; echo got $line")
+    session.wait_output(b"1\n")
+    (supervisor,) = processes.supervisors(own.id)
+    processes.kill(supervisor, signal.SIGSTOP)
+    try:
+        calls = [
+            lambda: own.sh("echo made", key="once"),
+            lambda: reader.input(b"hello\n", input_id="one"),
+            lambda: reader.signal("WINCH"),
+        ]
+        with ThreadPoolExecutor(len(calls)) as several:
+            begun = time.monotonic()
+            asked = [several.submit(call) for call in calls]
+            silent = [one.exception() for one in asked]
+            assert 8 < time.monotonic() - begun < 25
+        for failure in silent:
+            assert isinstance(failure, Failure), failure
+            assert (failure.status, failure.code) == (503, "unavailable"), failure
+            assert failure.headers["Retry-After"] == "1"
+            assert "does not answer" in str(failure)
+        assert own.get()["runtime"]["silent"] is True
+        _, told, _ = finished(cli(own.api, "sandbox", "get", own.id))
+        assert b"running, but its supervisor does not answer" in told, told
+        # Its files answer who only looks.
+        assert session.get()["phase"] == "running"
+    finally:
+        processes.kill(supervisor, signal.SIGCONT)
+    made = own.sh("echo made", key="once")
+    assert made.wait_exit()["exit_code"] == 0
+    assert output(made.events()) == b"made\n"
+    assert len(own.sessions()) == 3
+    assert reader.input(b"hello\n", input_id="one")["duplicate"] is True
+    reader.input(b"again\n")
+    assert reader.wait_exit()["exit_code"] == 0
+    assert output(reader.events()) == b"got hello\ngot again\n"
+    assert session.wait_exit()["exit_code"] == 0
+    assert output(session.events()) == b"".join(b"%d\n" % n for n in range(1, 201))
+    assert "silent" not in own.get()["runtime"]
+    assert processes.supervisors(own.id) == [supervisor]
+
+
+def test_a_freeze_that_met_a_supervisor_that_hung_leaves_the_sandbox_running(own):
+    session = own.sh("while :; do echo up; sleep 0.1; done")
+    session.wait_output(b"up\n")
+    (supervisor,) = processes.supervisors(own.id)
+    processes.kill(supervisor, signal.SIGSTOP)
+    try:
+        with pytest.raises(Failure) as refused:
+            own.suspend()
+        assert (refused.value.status, refused.value.code) == (503, "unavailable")
+    finally:
+        processes.kill(supervisor, signal.SIGCONT)
+    own.wait_state("running", 30)
+    session.wait_output(b"up\n", after=session.get()["cursor"]["latest"])
+    # Nothing of the old one is left that could thaw it later.
+    own.suspend()
+    assert session.get()["phase"] == "paused"
+    own.wake()
+    session.wait_output(b"up\n", after=session.get()["cursor"]["latest"])
 
 
 def test_attachments_go_on_from_their_cursor(own):  # case S20

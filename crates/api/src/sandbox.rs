@@ -1,6 +1,6 @@
 //! Sandboxes as JSON, and the requests about them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Not};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -240,6 +240,9 @@ pub struct RuntimeInfo {
     pub kind: String,
     /// `nested`, `two-uid`, `none`.
     pub isolation: String,
+    /// Its supervisor says nothing, and calls end with 503 until it does again; left out else.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub silent: bool,
 }
 
 /// A page of sandboxes.

@@ -50,6 +50,11 @@ pub(crate) const RECONNECT_MAX: Duration = Duration::from_millis(100);
 /// How long a supervisor may take to answer the handshake.
 pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
+/// How long nothing may come over a link on which calls wait, until it is seen whether anybody is
+/// there. With [`HANDSHAKE_MAX`] for the answer to that, a call ends in 15 s when its supervisor was
+/// stopped or hangs: what only takes its time is heard of much sooner.
+pub(crate) const LINK_QUIET_MAX: Duration = Duration::from_secs(5);
+
 /// Calls of one link that wait to be written.
 pub(crate) const LINK_QUEUE_MAX: usize = 256;
 

@@ -22,7 +22,7 @@ use outlive_core::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream, unix::OwnedWriteHalf},
-    sync::Notify,
+    sync::{Notify, watch},
 };
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -63,9 +63,17 @@ struct Shared {
     /// Bytes that may still be written before the link is cut.
     write_left: AtomicUsize,
     left: Notify,
+    /// It stands still: it says nothing, to nobody.
+    stopped: watch::Sender<bool>,
 }
 
 impl Shared {
+    async fn until_it_goes_on(&self) {
+        let mut stopped = self.stopped.subscribe();
+        // Its sender lives as long as this.
+        drop(stopped.wait_for(|stopped| !stopped).await);
+    }
+
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -95,6 +103,7 @@ impl FakeAgent {
                 read_left: AtomicUsize::new(NEVER),
                 write_left: AtomicUsize::new(NEVER),
                 left: Notify::new(),
+                stopped: watch::Sender::new(false),
             }),
             socket: state_dir.join("agent.sock"),
             tasks: TaskTracker::new(),
@@ -169,6 +178,17 @@ impl FakeAgent {
         self.shared.kept().hangs = true;
     }
 
+    /// From now on it says nothing, to nobody, as if it were stopped by a signal. What reaches it
+    /// waits for it to go on.
+    pub fn stop(&self) {
+        self.shared.stopped.send_replace(true);
+    }
+
+    /// It goes on after a stop.
+    pub fn go_on(&self) {
+        self.shared.stopped.send_replace(false);
+    }
+
     /// From now on its sessions are still being opened: it names them, and lists none.
     pub fn open_for_ever(&self) {
         self.shared.kept().opens = true;
@@ -194,6 +214,7 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>) {
 async fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
     let (mut reader, mut writer) = stream.into_split();
     let hello: Hello = decode(&read_frame(&mut reader, shared).await?)?;
+    shared.until_it_goes_on().await;
     let version = if hello.versions.contains(&LINK_VERSION) {
         LINK_VERSION
     } else {
@@ -216,6 +237,7 @@ async fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
     write_frame(&mut writer, shared, &welcome).await?;
     loop {
         let call: Call = decode(&read_frame(&mut reader, shared).await?)?;
+        shared.until_it_goes_on().await;
         let leaves = matches!(call.request, Request::Release | Request::Discard);
         for outcome in answers(&call.request, call.mark, shared) {
             let reply = Reply {

@@ -112,9 +112,9 @@ impl Sandbox {
             | Input::Unanswered
             | Input::NotSwept
             | Input::HalfStarted
-            | Input::NotThawed
             | Input::NotEnded
             | Input::NotRemoved => Ok(self.decide_stumble(now)),
+            Input::NotThawed => Ok(self.decide_not_thawed(now)),
             Input::Answered { generation, frozen } => {
                 Ok(self.decide_answered(now, *generation, *frozen))
             }

@@ -49,8 +49,10 @@ impl Sandbox {
         let mut next = self.clone();
         next.known.presence = Presence::Present;
         next.generation = self.generation.max(generation);
+        // What was asked of it last and not answered may be done only now.
+        let is_in_between = matches!(self.observed, Observed::Freezing | Observed::Thawing);
         match self.desired {
-            Desired::Running if frozen => {
+            Desired::Running if frozen || is_in_between => {
                 next.observed = Observed::Thawing;
                 Decision::perform(next, Effect::Thaw)
             }
@@ -83,6 +85,15 @@ impl Sandbox {
         next.known.presence = Presence::Unknown;
         next.stumble(now);
         Decision::of(next)
+    }
+
+    /// It may stand still, or be about to.
+    pub(super) fn decide_not_thawed(&self, now: Timestamp) -> Decision {
+        let mut decision = self.decide_stumble(now);
+        if self.observed == Observed::Running {
+            decision.next.observed = Observed::Thawing;
+        }
+        decision
     }
 
     pub(super) fn decide_started(&self, now: Timestamp) -> Decision {

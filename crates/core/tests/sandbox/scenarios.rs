@@ -327,6 +327,30 @@ fn what_a_store_keeps_is_enough_for_the_next_server() {
 }
 
 #[test]
+fn a_freeze_that_was_not_answered_and_happens_late_is_undone() {
+    let policy = policy();
+    let mut world = World::running(&policy);
+    let nobody_answers = &mut |_| Outcome::Fails;
+    world
+        .give_with(&policy, &Input::Suspend, nobody_answers)
+        .unwrap();
+    assert_eq!(world.sandbox.observed, Observed::Thawing);
+    // What a supervisor said when it was greeted is from before.
+    let answered = Input::Answered {
+        generation: world.started,
+        frozen: false,
+    };
+    let decision = world.sandbox.decide(&policy, world.now, &answered).unwrap();
+    assert_eq!(decision.effect, Some(Effect::Thaw));
+    // The same after one that was for a copy, and is none of the sandbox's own.
+    let mut world = World::running(&policy);
+    let decision = world.sandbox.decide(&policy, world.now, &Input::NotThawed);
+    world.sandbox = decision.unwrap().next;
+    let decision = world.sandbox.decide(&policy, world.now, &answered).unwrap();
+    assert_eq!(decision.effect, Some(Effect::Thaw));
+}
+
+#[test]
 fn a_full_disk_stops_it_and_a_resume_gives_it_a_while_to_make_room() {
     let policy = policy();
     let mut world = World::running(&policy);

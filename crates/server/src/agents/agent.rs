@@ -2,8 +2,10 @@
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     io,
     path::PathBuf,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -24,7 +26,7 @@ use tokio_util::{
 use super::{
     asked::{Asked, Memory},
     keeper::Keeper,
-    link::{Link, LinkError, Lost},
+    link::{self, Link, LinkError, Lost},
     tails::Tails,
 };
 use crate::limits::{AGENT_WAIT_MAX, HANDSHAKE_MAX, RECONNECT_MAX, RECONNECT_MIN};
@@ -38,6 +40,11 @@ pub(crate) enum NoAnswer {
     /// The link broke under the call, and sending it again might carry it out twice.
     #[error("the supervisor was restarted during the call; whether it took effect is not known")]
     Unknown,
+    /// The supervisor says nothing at all, and may carry the call out when it does again.
+    #[error(
+        "the supervisor of the sandbox does not answer; whether the call takes effect is not known"
+    )]
+    Silent,
     /// The runtime is gone.
     #[error("the runtime of the sandbox ended")]
     RuntimeGone {
@@ -78,6 +85,8 @@ enum State {
     Away,
     /// The link stands.
     Up(Arc<Link>),
+    /// It does, and nobody says anything at the other end: the supervisor was stopped, or hangs.
+    Silent(Arc<Link>),
     /// The keeper is gone: nobody will ever answer again.
     Gone,
 }
@@ -129,7 +138,7 @@ impl Agent {
     /// Whether it knows what it is to leave without its journals.
     pub(crate) fn discards(&self) -> bool {
         match &*self.state.borrow() {
-            State::Up(link) => link.welcome().discards,
+            State::Up(link) | State::Silent(link) => link.welcome().discards,
             State::Away | State::Gone => false,
         }
     }
@@ -157,6 +166,11 @@ impl Agent {
             // The holder ended with the server, which says nothing about the runtime.
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Whether the supervisor is there and says nothing.
+    pub(crate) fn is_silent(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Silent(_))
     }
 
     /// Whether a link stands now.
@@ -189,13 +203,14 @@ impl Agent {
                 return Err(NoAnswer::Unknown);
             }
             if asked.lost() == Lost::Unknown
-                && let Some(outcome) = settled(&link, asked.request()).await
+                && let Some(outcome) = self.unless_silent(settled(&link, asked.request())).await?
             {
                 self.learn(asked.request(), &outcome);
                 return Ok(outcome);
             }
             let mark = asked.mark(|session| self.tails.latest(session));
-            match link.call(asked.request().clone(), mark).await {
+            let answer = self.unless_silent(link.call(asked.request().clone(), mark));
+            match answer.await? {
                 Ok(Outcome::Forgotten) => return Err(NoAnswer::Unknown),
                 Ok(outcome) => {
                     let outcome = read_again(asked.request(), outcome, asked.lost());
@@ -214,6 +229,23 @@ impl Agent {
         }
     }
 
+    /// What the supervisor answers, unless it falls silent.
+    async fn unless_silent<T>(&self, answer: impl Future<Output = T>) -> Result<T, NoAnswer> {
+        let mut state = self.state.clone();
+        let silence = async {
+            let silent = state.wait_for(|state| matches!(state, State::Silent(_)));
+            if silent.await.is_err() {
+                // The holder ended and closed the link, which the call learns by itself.
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = answer => Ok(answer),
+            () = silence => Err(NoAnswer::Silent),
+        }
+    }
+
     /// What an answer says about a session's window is as good as the watch.
     fn learn(&self, request: &Request, outcome: &Outcome) {
         if let (Some(session), Outcome::Session(view)) = (subject(request), outcome) {
@@ -223,11 +255,11 @@ impl Agent {
 
     async fn link(&self, until: Instant) -> Result<Arc<Link>, NoAnswer> {
         let mut state = self.state.clone();
-        let met = timeout_at(until, state.wait_for(|state| !matches!(state, State::Away)));
-        match met.await {
+        let answers = |state: &State| !matches!(state, State::Away | State::Silent(_));
+        match timeout_at(until, state.wait_for(answers)).await {
             Ok(Ok(state)) => match &*state {
                 State::Up(link) => Ok(Arc::clone(link)),
-                State::Gone | State::Away => Err(NoAnswer::RuntimeGone {
+                State::Gone | State::Away | State::Silent(_) => Err(NoAnswer::RuntimeGone {
                     call: Lost::NotSent,
                 }),
             },
@@ -325,7 +357,7 @@ impl Holder {
     }
 
     fn let_go(&self, state: State) {
-        if let State::Up(link) = self.publish.send_replace(state) {
+        if let State::Up(link) | State::Silent(link) = self.publish.send_replace(state) {
             link.close();
         }
     }
@@ -338,7 +370,10 @@ impl Holder {
                     pause = RECONNECT_MIN;
                     let link = Arc::new(link);
                     self.publish.send_replace(State::Up(Arc::clone(&link)));
-                    link.closed().await;
+                    tokio::select! {
+                        () = link.closed() => {}
+                        never = self.heed(&link) => match never {},
+                    }
                     self.publish.send_replace(State::Away);
                 }
                 Err(error) => {
@@ -350,6 +385,33 @@ impl Holder {
                     pause = (pause * 2).min(RECONNECT_MAX);
                 }
             }
+        }
+    }
+
+    /// Says when nobody answers, and when somebody does again. What was sent stays with the
+    /// supervisor, so the link stays, too: another would carry the same calls a second time.
+    async fn heed(&self, link: &Arc<Link>) -> Infallible {
+        loop {
+            let heard = link.quiet().await;
+            let mut greeted = pin!(self.greeted());
+            let in_time = timeout(HANDSHAKE_MAX, &mut greeted).await.is_ok();
+            if in_time || link.heard() != heard {
+                continue; // A call may take its time.
+            }
+            tracing::warn!(sandbox = %self.sandbox, "a supervisor does not answer");
+            self.publish.send_replace(State::Silent(Arc::clone(link)));
+            greeted.await;
+            tracing::info!(sandbox = %self.sandbox, "a supervisor answers again");
+            self.publish.send_replace(State::Up(Arc::clone(link)));
+        }
+    }
+
+    /// Returns once the supervisor has a word for somebody new: its link may be full of calls that
+    /// wait.
+    async fn greeted(&self) {
+        while let Err(error) = link::greeted(&self.state_dir, &self.sandbox).await {
+            tracing::debug!(sandbox = %self.sandbox, %error, "a supervisor greets nobody");
+            sleep(RECONNECT_MAX).await;
         }
     }
 

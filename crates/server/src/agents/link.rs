@@ -3,6 +3,9 @@
 //! A reader and a writer run as one task, so that when either ends, the other is over too. Only
 //! then do the waiting calls learn of it. Hence "not sent" is certain: no byte of such a call
 //! can be written any more.
+//!
+//! How long a call takes is nobody's business here; that nothing at all comes while calls wait is
+//! told by [`Link::quiet`].
 
 use std::{
     collections::HashMap,
@@ -22,12 +25,13 @@ use outlive_core::{id::SandboxId, session::CallMark};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
     net::UnixStream,
-    sync::{mpsc, oneshot},
+    sync::{Notify, mpsc, oneshot},
+    time::sleep,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::tails::Tails;
-use crate::limits::{LINK_PENDING_MAX, LINK_QUEUE_MAX};
+use crate::limits::{LINK_PENDING_MAX, LINK_QUEUE_MAX, LINK_QUIET_MAX};
 
 /// The number of the call that watches.
 const WATCH: u64 = 0;
@@ -78,9 +82,15 @@ pub(crate) struct Link {
     outgoing: mpsc::Sender<Outgoing>,
     pending: Arc<Pending>,
     next: AtomicU64,
+    heard: Arc<Heard>,
+    called: Notify,
     closed: CancellationToken,
     welcome: Welcome,
 }
+
+/// How many frames came.
+#[derive(Debug, Default)]
+struct Heard(AtomicU64);
 
 #[derive(Debug)]
 struct Outgoing {
@@ -93,6 +103,12 @@ struct Outgoing {
 struct Pending(Mutex<Option<HashMap<u64, oneshot::Sender<Outcome>>>>);
 
 impl Pending {
+    fn any(&self) -> bool {
+        self.waiting()
+            .as_ref()
+            .is_some_and(|waiting| !waiting.is_empty())
+    }
+
     fn waiting(&self) -> MutexGuard<'_, Option<HashMap<u64, oneshot::Sender<Outcome>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,12 +138,7 @@ impl Link {
     {
         let (reader, mut writer) = tokio::io::split(stream);
         let mut reader = BufReader::new(reader);
-        let hello = Hello {
-            versions: vec![LINK_VERSION],
-            sandbox: sandbox.clone(),
-        };
-        writer.write_all(&frame(&hello)?).await?;
-        let welcome: Welcome = minicbor::decode(&read_frame(&mut reader).await?)?;
+        let welcome = shake_hands(&mut reader, &mut writer, sandbox).await?;
         if welcome.version != LINK_VERSION {
             return Err(LinkError::Version {
                 build: welcome.build,
@@ -150,18 +161,19 @@ impl Link {
         let (outgoing, queue) = mpsc::channel(LINK_QUEUE_MAX);
         let pending = Arc::new(Pending(Mutex::new(Some(HashMap::new()))));
         let closed = CancellationToken::new();
-        tasks.spawn(run(
-            reader,
-            writer,
-            queue,
-            Arc::clone(&pending),
+        let heard = Arc::new(Heard::default());
+        let reading = Reading {
+            pending: Arc::clone(&pending),
+            heard: Arc::clone(&heard),
             tails,
-            closed.clone(),
-        ));
+        };
+        tasks.spawn(run(reader, writer, queue, reading, closed.clone()));
         Ok(Self {
             outgoing,
             pending,
             next: AtomicU64::new(WATCH + 1),
+            heard,
+            called: Notify::new(),
             closed,
             welcome,
         })
@@ -175,6 +187,27 @@ impl Link {
     /// Returns once the link is closed.
     pub(crate) async fn closed(&self) {
         self.closed.cancelled().await;
+    }
+
+    /// How many frames came.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard.0.load(Ordering::Relaxed)
+    }
+
+    /// Returns once calls wait and nothing has come for [`LINK_QUIET_MAX`]; tells what was heard
+    /// before.
+    pub(super) async fn quiet(&self) -> u64 {
+        loop {
+            self.called.notified().await;
+            while self.pending.any() {
+                let heard = self.heard();
+                sleep(LINK_QUIET_MAX).await;
+                if self.pending.any() && self.heard() == heard {
+                    self.called.notify_one(); // They wait on, and are looked at the next time.
+                    return heard;
+                }
+            }
+        }
     }
 
     /// Closes it.
@@ -215,6 +248,7 @@ impl Link {
             }
             waiting.insert(number, answer);
         }
+        self.called.notify_one();
         let guard = Forget {
             pending: &self.pending,
             number,
@@ -253,19 +287,25 @@ impl Drop for Forget<'_> {
     }
 }
 
+/// What comes over a link goes here.
+struct Reading {
+    pending: Arc<Pending>,
+    heard: Arc<Heard>,
+    tails: Arc<Tails>,
+}
+
 async fn run<R, W>(
     reader: R,
     writer: W,
     queue: mpsc::Receiver<Outgoing>,
-    pending: Arc<Pending>,
-    tails: Arc<Tails>,
+    reading: Reading,
     closed: CancellationToken,
 ) where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     let ended = tokio::select! {
-        ended = read(reader, &pending, &tails) => ended,
+        ended = read(reader, &reading) => ended,
         ended = write(writer, queue) => ended,
         () = closed.cancelled() => Ok(()),
     };
@@ -273,17 +313,19 @@ async fn run<R, W>(
         tracing::debug!(%error, "a link ended");
     }
     // Both halves are dropped by now: what was not sent never will be.
-    pending.waiting().take();
+    reading.pending.waiting().take();
     closed.cancel();
 }
 
-async fn read<R: AsyncRead + Unpin>(
-    mut reader: R,
-    pending: &Pending,
-    tails: &Tails,
-) -> Result<(), LinkError> {
+async fn read<R: AsyncRead + Unpin>(mut reader: R, to: &Reading) -> Result<(), LinkError> {
+    let Reading {
+        pending,
+        heard,
+        tails,
+    } = to;
     loop {
         let reply: Reply = minicbor::decode(&read_frame(&mut reader).await?)?;
+        heard.0.fetch_add(1, Ordering::Relaxed);
         if reply.number == WATCH {
             watched(reply.outcome, tails);
             continue;
@@ -347,6 +389,27 @@ async fn read_frame<R: AsyncRead + Unpin>(reader: &mut R) -> Result<Vec<u8>, Lin
     let mut bytes = vec![0; length];
     reader.read_exact(&mut bytes).await?;
     Ok(bytes)
+}
+
+/// Returns once the supervisor greets somebody who comes anew, whatever it thinks of the version.
+pub(super) async fn greeted(state_dir: &Path, sandbox: &SandboxId) -> Result<(), LinkError> {
+    let (mut reader, mut writer) = connect_in(state_dir).await?.into_split();
+    shake_hands(&mut reader, &mut writer, sandbox)
+        .await
+        .map(drop)
+}
+
+async fn shake_hands(
+    reader: &mut (impl AsyncRead + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
+    sandbox: &SandboxId,
+) -> Result<Welcome, LinkError> {
+    let hello = Hello {
+        versions: vec![LINK_VERSION],
+        sandbox: sandbox.clone(),
+    };
+    writer.write_all(&frame(&hello)?).await?;
+    Ok(minicbor::decode(&read_frame(reader).await?)?)
 }
 
 /// A socket's path may be 107 bytes long at most and a data directory's may be longer: connect

@@ -7,6 +7,10 @@
 //!           ▲                                      │ link closed: the supervisor restarts
 //!           └──────────────────────────────────────┘
 //! ```
+//! A supervisor that says nothing while calls wait, and does not greet somebody new either, is
+//! silent: calls end with that word instead of waiting for ever, and its link stays for when it
+//! goes on. However long a call takes, it goes on as long as anything is heard.
+//!
 //! A call waits while a supervisor restarts. When a link breaks under a call, nobody knows
 //! whether the call arrived; [`asked::Asked`] says per request what is done about it.
 

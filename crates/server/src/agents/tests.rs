@@ -315,6 +315,60 @@ async fn a_replacement_is_not_sent_again_to_a_build_that_would_not_know_it() {
     assert_eq!(replacements(&stage), 1);
 }
 
+// A call waited for ever for a supervisor that hung, and so did everybody behind it.
+#[tokio::test]
+async fn who_is_silent_ends_calls_in_fifteen_seconds_and_carries_them_out_when_it_goes_on() {
+    let stage = Stage::set();
+    stage.agent.call(create()).await.unwrap();
+    tokio::time::pause();
+    stage.fake.stop();
+    let from = tokio::time::Instant::now();
+    let calls = tokio::join!(stage.agent.call(replace()), stage.agent.call(signal()));
+    assert_eq!(calls, (Err(NoAnswer::Silent), Err(NoAnswer::Silent)));
+    assert!(stage.agent.is_silent());
+    let took = from.elapsed();
+    assert!((10..=15).contains(&took.as_secs()), "{took:?}");
+    // Who comes later waits as for one that is away, and leaves nothing behind.
+    let from = tokio::time::Instant::now();
+    assert_eq!(stage.agent.call(write()).await, Err(NoAnswer::Away));
+    assert_eq!(from.elapsed().as_secs(), 5);
+    stage.fake.go_on();
+    stage.agent.call(write()).await.unwrap();
+    assert!(!stage.agent.is_silent());
+    assert_eq!(
+        stage.fake.done()[1..],
+        [replace(), signal(), write()],
+        "once each, in their order"
+    );
+}
+
+#[tokio::test]
+async fn a_call_that_takes_its_time_is_not_taken_for_silence() {
+    let stage = Stage::set();
+    stage.agent.welcome(Duration::from_secs(5)).await.unwrap();
+    stage.fake.hang();
+    tokio::time::pause();
+    let call = stage.agent.call(create());
+    let waited = tokio::time::timeout(Duration::from_hours(1), call).await;
+    waited.unwrap_err();
+    assert!(!stage.agent.is_silent());
+}
+
+#[tokio::test]
+async fn a_short_stop_is_noticed_by_nobody() {
+    let stage = Stage::set();
+    stage.agent.call(create()).await.unwrap();
+    tokio::time::pause();
+    stage.fake.stop();
+    let going_on = async {
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        stage.fake.go_on();
+    };
+    let (answer, ()) = tokio::join!(stage.agent.call(signal()), going_on);
+    assert_eq!(answer, Ok(Outcome::Done));
+    assert_eq!(stage.fake.done()[1..], [signal()]);
+}
+
 #[tokio::test]
 async fn sessions_deleted_while_the_link_was_down_end_their_followers() {
     let mut stage = Stage::set();

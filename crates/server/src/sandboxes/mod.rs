@@ -280,12 +280,8 @@ impl Engine {
     /// A sandbox of this owner.
     pub(crate) fn get(&self, owner: &str, id: &SandboxId) -> Result<Arc<Sandbox>, CallError> {
         self.shared
-            .sandboxes
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(id)
+            .sandbox(id)
             .filter(|sandbox| sandbox.owner().as_str() == owner)
-            .cloned()
             .ok_or(CallError::NoSandbox)
     }
 
@@ -304,10 +300,14 @@ impl Engine {
     pub(crate) fn disk(&self, record: &SandboxRecord) -> Option<Disk> {
         record.config.resources.as_ref()?.disk.as_ref()?;
         let enforced = Enforced::on(self, record);
-        let sandboxes = self.shared.sandboxes.read();
-        let sandboxes = sandboxes.unwrap_or_else(PoisonError::into_inner);
-        let gauge = sandboxes.get(&record.id).map(|one| one.gauge());
-        disk::shown(record, gauge, enforced)
+        let sandbox = self.shared.sandbox(&record.id);
+        disk::shown(record, sandbox.as_ref().map(|one| one.gauge()), enforced)
+    }
+
+    /// Whether its supervisor is there and says nothing.
+    pub(crate) fn is_silent(&self, id: &SandboxId) -> bool {
+        let agent = self.shared.sandbox(id).and_then(|one| one.agent());
+        agent.is_some_and(|agent| agent.is_silent())
     }
 
     /// What the backend can do.
@@ -353,6 +353,12 @@ impl Engine {
 }
 
 impl Shared {
+    fn sandbox(&self, id: &SandboxId) -> Option<Arc<Sandbox>> {
+        let sandboxes = self.sandboxes.read();
+        let sandboxes = sandboxes.unwrap_or_else(PoisonError::into_inner);
+        sandboxes.get(id).cloned()
+    }
+
     fn unfinished(&self) -> MutexGuard<'_, BTreeSet<SandboxId>> {
         // Whole at every point where a holder could have panicked.
         self.unfinished

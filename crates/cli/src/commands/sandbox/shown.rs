@@ -6,11 +6,14 @@ use crate::output::text;
 
 /// Its status; and that it sleeps, which the dialect calls `running`, too.
 pub(super) fn status(sandbox: &Value) -> String {
-    let status = text(&sandbox["status"]);
-    match sandbox["state"].as_str() {
-        Some(state @ ("freezing" | "frozen" | "thawing")) => format!("{status} ({state})"),
-        _ => status,
+    let mut status = text(&sandbox["status"]);
+    if let Some(state @ ("freezing" | "frozen" | "thawing")) = sandbox["state"].as_str() {
+        status = format!("{status} ({state})");
     }
+    if sandbox["runtime"]["silent"] == true {
+        status.push_str(", but its supervisor does not answer");
+    }
+    status
 }
 
 /// Its network: the mode, whether another one still holds, and what a bridge lets out.

@@ -99,8 +99,8 @@ impl Sandbox {
         Err(no_answer(&NoAnswer::RuntimeGone { call: asked.lost() }))
     }
 
-    /// The runtime that answers this request. What is deleted makes room, and ends in its own way: where a
-    /// sandbox stands still for its disk, a deletion has the while that a resume gives.
+    /// The runtime that answers this request. What is deleted makes room, and ends in its own way:
+    /// where a sandbox stands still for its disk, a deletion has the while that a resume gives.
     async fn awake_for(&self, request: &Request) -> Result<Arc<Agent>, CallError> {
         match (self.awake().await, request) {
             (Err(CallError::DiskFull { .. }), Request::Delete(_)) => {

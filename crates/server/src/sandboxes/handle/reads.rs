@@ -48,7 +48,12 @@ impl Sandbox {
         match timeout(READ_ANSWER_MAX, agent.call(request)).await {
             Ok(Ok(outcome)) => Some(accept(outcome)),
             // Its files answer.
-            Ok(Err(NoAnswer::Away | NoAnswer::Unknown | NoAnswer::RuntimeGone { .. })) => None,
+            Ok(Err(
+                NoAnswer::Away
+                | NoAnswer::Unknown
+                | NoAnswer::Silent
+                | NoAnswer::RuntimeGone { .. },
+            )) => None,
             Err(_elapsed) => {
                 tracing::warn!(sandbox = %self.id, "a supervisor does not answer a question; the files do");
                 None

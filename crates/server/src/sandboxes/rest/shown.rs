@@ -103,6 +103,7 @@ fn runtime_of(engine: &Engine, record: &SandboxRecord) -> RuntimeInfo {
     RuntimeInfo {
         kind: kind.to_owned(),
         isolation: isolation.to_owned(),
+        silent: engine.is_silent(&record.id),
     }
 }
 

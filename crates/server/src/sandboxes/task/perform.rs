@@ -16,7 +16,11 @@ use super::{
     CopyTo, Task, seconds,
 };
 use crate::{
-    agents::{agent::Agent, keeper::Keeper, offline},
+    agents::{
+        agent::{Agent, NoAnswer},
+        keeper::Keeper,
+        offline,
+    },
     limits::{
         AGENT_START_MAX, AGENT_WAIT_MAX, FREEZE_AGAIN_MAX, FREEZE_ANSWER_MAX, KEEPER_KILL_MAX,
         READ_ANSWER_MAX, RELEASE_MAX,
@@ -202,8 +206,10 @@ impl Task {
             return Err(gone_meanwhile());
         };
         match timeout(FREEZE_ANSWER_MAX, agent.call(request)).await {
+            Ok(Err(NoAnswer::Away | NoAnswer::Silent)) | Err(_) => {
+                Err(unavailable(&"the supervisor does not answer"))
+            }
             Ok(answer) => done(answer),
-            Err(_elapsed) => Err(unavailable(&"the supervisor does not answer")),
         }
     }
 
@@ -211,8 +217,10 @@ impl Task {
     /// sandbox stays what it is, and a server that is killed here finds it frozen and thaws it.
     pub(super) async fn copy(&mut self, to: &CopyTo) -> Result<(), CallError> {
         let runs = self.may_be_copied()?;
-        if runs {
-            self.stand_still().await?;
+        if runs && let Err(error) = self.stand_still().await {
+            // It may do so later, if nobody answered.
+            self.tell(&Input::NotThawed).await;
+            return Err(error);
         }
         let shared = Arc::clone(&self.shared);
         let source = Disk {
@@ -398,7 +406,7 @@ pub(super) async fn life_of(agent: &Agent) -> Option<Life> {
     Some(life)
 }
 
-fn done(answer: Result<Outcome, crate::agents::agent::NoAnswer>) -> Result<(), CallError> {
+fn done(answer: Result<Outcome, NoAnswer>) -> Result<(), CallError> {
     match answer {
         Ok(Outcome::Done) => Ok(()),
         Ok(Outcome::Rejected(rejection)) => Err(rejection.into()),
