@@ -255,13 +255,13 @@ impl Sandbox {
         self.restoring.is_none() && self.observed == wanted
     }
 
-    /// When a hold ends that keeps it awake longest; nothing when none does.
-    pub fn held_until(&self, now: Timestamp) -> Option<Timestamp> {
-        self.holds
-            .iter()
-            .map(|hold| hold.expires_at)
-            .filter(|at| *at > now)
-            .max()
+    /// The holds that keep it awake.
+    pub fn held_by(&self, policy: &Policy, now: Timestamp) -> impl Iterator<Item = &Hold> {
+        let count = match policy.holds {
+            Holds::Count => self.holds.as_slice(),
+            Holds::DontCount => &[],
+        };
+        count.iter().filter(move |hold| hold.expires_at > now)
     }
 
     /// When it falls asleep if nothing happens any more. `quiet_since` is when the last thing
@@ -273,10 +273,7 @@ impl Sandbox {
         quiet_since: Option<Timestamp>,
     ) -> Option<Timestamp> {
         let after = policy.freeze_after_idle?;
-        let held = match policy.holds {
-            Holds::Count => self.held_until(now),
-            Holds::DontCount => None,
-        };
+        let held = self.held_by(policy, now).map(|hold| hold.expires_at).max();
         let since = [Some(quiet_since?), self.known.running_since, held];
         let quiet = since.into_iter().flatten().max()?;
         self.is_awake().then(|| quiet + after)

@@ -169,7 +169,14 @@ impl Sandbox {
         let quiet_since = self.activity.quiet_since(rule);
         let policy = record.config.policy();
         let sleeps_at = record.state.sleeps_at(&policy, now, quiet_since);
-        (self.activity.doing(rule), sleeps_at)
+        let held = record.state.held_by(&policy, now).map(|hold| Doing {
+            kind: IdleKind::Hold,
+            id: hold.id.clone(),
+            since: hold.since,
+        });
+        let mut doing = self.activity.doing(rule);
+        doing.extend(held);
+        (doing, sleeps_at)
     }
 
     /// Has a runtime, whatever `auto_resume` says.

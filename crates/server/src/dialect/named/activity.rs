@@ -42,23 +42,14 @@ pub(super) async fn show(
     let sandbox = find(&engine, &caller, &id)?;
     let record = sandbox.record();
     let (doing, sleeps_at) = sandbox.wakefulness();
-    let now = clock::now();
-    let open = doing.into_iter().map(|doing| AwakeBecause {
+    let awake_because = doing.into_iter().map(|doing| AwakeBecause {
         kind: doing.kind.word().to_owned(),
         id: doing.id,
         since: time::text(doing.since),
     });
-    let holds = record.state.holds.iter();
-    let held = holds
-        .filter(|hold| hold.expires_at > now)
-        .map(|hold| AwakeBecause {
-            kind: "hold".to_owned(),
-            id: hold.id.clone(),
-            since: time::text(hold.since),
-        });
     Ok(Json(Activity {
         state: record.state.observed.word().to_owned(),
-        awake_because: open.chain(held).collect(),
+        awake_because: awake_because.collect(),
         sleeps_at: sleeps_at.map(time::text),
         disk_full: record.state.known.disk_full,
     }))

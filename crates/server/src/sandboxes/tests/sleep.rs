@@ -5,7 +5,7 @@ use std::time::Duration;
 use outlive_api::agent::{Request, Write};
 use outlive_core::{
     id::{Generation, SessionId},
-    sandbox::{Observed, ReleaseWhy},
+    sandbox::{Hold, Observed, ReleaseWhy},
     session::{Rejection, ReplaceCurrent, Session},
     spec::DesiredState,
 };
@@ -15,6 +15,7 @@ use crate::{
     agents::tests::{create, session},
     clock,
     dialect::supervised::tests::fake::leave_journal,
+    sandboxes::config::IdleKind,
     sessions::{CallError, SandboxHandle},
     store::SandboxFilter,
 };
@@ -266,6 +267,38 @@ fn nobody_there_and_it_sleeps_somebody_there_and_it_does_not() {
         sandbox.wake().await.unwrap();
         assert_eq!(sandbox.record().state.observed, Observed::Running);
         sandbox.reaches(Generation::FIRST, Observed::Frozen).await;
+    });
+    server.kill();
+}
+
+// What keeps a sandbox awake named holds of one whose idle rule counts none: it fell asleep under them.
+#[test]
+fn a_hold_is_named_as_what_keeps_it_awake_where_the_rule_counts_holds() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let now = clock::now();
+        let hold = Hold {
+            id: "hold-1".to_owned(),
+            owner: "ci".to_owned(),
+            since: now,
+            expires_at: now + Duration::from_hours(1),
+        };
+        let mut new = new_sandbox();
+        new.config.idle.freeze_after_seconds = Some(900);
+        let held = server.engine.create(new).await.unwrap();
+        held.hold(hold.clone()).await.unwrap();
+        let (doing, sleeps_at) = held.wakefulness();
+        assert_eq!((doing.len(), &*doing[0].id), (1, "hold-1"));
+        assert_eq!(sleeps_at, Some(hold.expires_at + Duration::from_mins(15)));
+        let mut new = new_sandbox();
+        new.config.idle.freeze_after_seconds = Some(900);
+        new.config.idle.counts.remove(&IdleKind::Hold);
+        let left = server.engine.create(new).await.unwrap();
+        left.hold(hold.clone()).await.unwrap();
+        let (doing, sleeps_at) = left.wakefulness();
+        assert_eq!(doing, vec![]);
+        assert!(sleeps_at.unwrap() < hold.expires_at);
     });
     server.kill();
 }
