@@ -140,7 +140,10 @@ impl Engine {
         sandbox: Option<&SandboxId>,
     ) -> Result<Vec<SnapshotRecord>, CallError> {
         let found = self.shared.store.snapshots_of(owner, sandbox).await;
-        found.map_err(|error| store_failed(&error))
+        let mut found = found.map_err(|error| store_failed(&error))?;
+        let now = clock::now();
+        found.retain(|snapshot| !snapshot.has_expired(now));
+        Ok(found)
     }
 
     /// A snapshot of this owner.
@@ -152,6 +155,7 @@ impl Engine {
         let found = self.owned_snapshot(owner, id).await?;
         Some(found)
             .filter(|found| found.state == SnapshotState::Ready)
+            .filter(|found| !found.has_expired(clock::now()))
             .ok_or(CallError::NoSnapshot)
     }
 
@@ -175,7 +179,14 @@ impl Engine {
         owner: &str,
         id: &SnapshotId,
     ) -> Result<(), CallError> {
-        self.owned_snapshot(owner, id).await?;
+        let found = self.owned_snapshot(owner, id).await?;
+        if found.has_expired(clock::now()) {
+            return Err(CallError::NoSnapshot);
+        }
+        self.delete_unused(owner, id).await
+    }
+
+    async fn delete_unused(&self, owner: &str, id: &SnapshotId) -> Result<(), CallError> {
         let removed = self.shared.uses.remove(id).ok_or_else(snapshot_in_use)?;
         let record = self.owned_snapshot(owner, id).await?;
         let restores =
@@ -385,7 +396,7 @@ impl Engine {
         }
         for snapshot in store.expired_snapshots(now).await.map_err(failed)? {
             let owner = snapshot.owner.as_str();
-            if let Err(error) = self.delete_snapshot(owner, &snapshot.id).await {
+            if let Err(error) = self.delete_unused(owner, &snapshot.id).await {
                 tracing::warn!(snapshot = %snapshot.id, %error, "a snapshot whose time has come stays for now");
                 pause = pause.min(EXPIRY_RETRY);
             }

@@ -69,6 +69,13 @@ pub(crate) struct SnapshotRecord {
     pub(crate) expires_at: Option<Timestamp>,
 }
 
+impl SnapshotRecord {
+    /// Whether its time has come: it is gone for everybody, whenever its files are removed.
+    pub(crate) fn has_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|at| at <= now)
+    }
+}
+
 /// Whether a snapshot was taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SnapshotInserted {

@@ -342,6 +342,51 @@ fn a_snapshot_goes_when_its_time_has_come() {
         assert!(clock::now() >= brief.expires_at.unwrap());
         let left = engine.snapshots(&brief.owner, None).await.unwrap();
         assert_eq!(left.len(), 1);
+        while stage.host.snapshots().len() > 1 {
+            tokio::task::yield_now().await;
+        }
+    });
+    server.kill();
+}
+
+// It was found, listed and used until its files were removed: five seconds after whoever had it.
+#[test]
+fn a_snapshot_whose_time_has_come_is_gone_for_all_but_who_uses_it() {
+    let stage = Stage::set();
+    let server = Server::sound(&stage.host);
+    server.run(async {
+        let engine = &server.engine;
+        let source = engine.create(new_sandbox()).await.unwrap();
+        stage.host.write(&source.record().id, "kept");
+        let expiring = |name, millis| NewSnapshot {
+            expires_at: Some(clock::now() + Duration::from_millis(millis)),
+            ..named(name)
+        };
+        let brief = engine.snapshot(&source, expiring("brief", 300), progress());
+        let brief = brief.await.unwrap();
+        let used = engine.used(&brief.id).await;
+        while !brief.has_expired(clock::now()) {
+            tokio::task::yield_now().await;
+        }
+        for refused in [
+            engine.find_snapshot("acme", &brief.id).await.map(drop),
+            engine.use_snapshot("acme", &brief.id).await.map(drop),
+            engine.delete_snapshot("acme", &brief.id).await,
+        ] {
+            assert_eq!(refused, Err(CallError::NoSnapshot));
+        }
+        assert_eq!(engine.snapshots(&brief.owner, None).await.unwrap(), vec![]);
+        // Who began before has all of it.
+        assert_eq!(stage.host.snapshots(), std::slice::from_ref(&brief.id));
+        let made = engine.create_from(new_sandbox(), used, progress()).await;
+        let made = made.unwrap().record().id.clone();
+        assert_eq!(stage.host.text(Whose::Sandbox(&made)), "kept");
+        // Whenever it is looked the next time, the files go.
+        let next = engine.snapshot(&source, expiring("next", 3_600_000), progress());
+        let next = next.await.unwrap();
+        while stage.host.snapshots() != std::slice::from_ref(&next.id) {
+            tokio::task::yield_now().await;
+        }
     });
     server.kill();
 }
