@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import threading
 import time
 
@@ -81,7 +83,7 @@ def test_a_server_removes_the_rules_of_sandboxes_that_no_server_knows():
     with Server() as lost, Server() as other:
         sandbox = Api(lost).sandbox(network={"mode": "bridge"})
         staying = Api(other).sandbox(network={"mode": "bridge"})
-        lost.kill()
+        lost.kill_with_all_it_runs()
         for pid in processes.keepers(sandbox.id):
             processes.kill(pid)
         device = networks.device(sandbox.id)
@@ -112,3 +114,73 @@ def test_a_network_that_is_taken_away_stays_away():
         wait_until(lambda: networks.is_cut(sandbox.id), 10, "the cut")
         assert networks.verdicts(sandbox.id) == ["reject"]
         assert sandbox.get()["network"] == {"mode": "none"}
+
+
+@pytest.fixture
+def machine():
+    with networks.of_another_machine():
+        assert networks.rules() == ""
+        yield
+
+
+def bridged(server: Server) -> Sandbox:
+    return Api(server).sandbox(network={"mode": "bridge"})
+
+
+@pytest.mark.timeout(60)
+def test_what_sandboxes_share_is_there_before_the_first_and_after_the_last(machine):
+    with Server() as server:
+        idle = networks.rules()
+        assert "table inet outlive {" in idle
+        for _ in range(2):
+            bridged(server).delete()
+            assert networks.rules() == idle
+        with Server() as other:
+            server.terminate()
+            assert networks.rules() == idle
+            bridged(other).delete()
+            assert networks.rules() == idle
+            other.terminate()
+            assert networks.rules() == ""
+
+
+@pytest.mark.timeout(60)
+def test_sandboxes_that_outlive_their_server_keep_their_rules(machine):
+    with Server() as server:
+        idle = networks.rules()
+        sandbox = bridged(server)
+        busy = networks.rules()
+        server.terminate()
+        assert networks.rules() == busy
+        assert networks.verdicts(sandbox.id) == ["accept"]
+        server.start()
+        assert networks.rules() == busy
+        sandbox.delete()
+        assert networks.rules() == idle
+        server.terminate()
+        assert networks.rules() == ""
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_is_killed_leaves_nothing_on_an_empty_machine(machine):
+    with Server() as server:
+        bridged(server).delete()
+        server.kill()
+        wait_until(lambda: networks.rules() == "", 10, "the end of the rules")
+        # Where nobody is left to see to it, it goes with the next one.
+        server.start()
+        idle = networks.rules()
+        server.kill_with_all_it_runs()
+        assert networks.rules() == idle
+        server.start()
+        assert networks.rules() == idle
+        # From a terminal all of them are told.
+        os.killpg(server.pid, signal.SIGINT)
+        server.terminate()
+        assert networks.rules() == ""
+
+
+@pytest.mark.timeout(60)
+def test_a_server_whose_sandboxes_have_no_network_has_no_rules(machine):
+    with Server(arguments=["--runtime", "process"]):
+        wait_until(lambda: networks.rules() == "", 10, "the end of the rules")

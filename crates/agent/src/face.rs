@@ -16,7 +16,7 @@ pub fn main(supervisor: Face) -> ExitCode {
     } else {
         complain(
             "usage: outlive-agent \
-             launch|sweep|settle|tidy|tidy-groups|egress|limit|copy|drop|probe|enter|version\n",
+             launch|sweep|settle|hold|tidy-groups|egress|limit|copy|drop|probe|enter|version\n",
         );
         ExitCode::from(2)
     }
@@ -37,7 +37,7 @@ pub fn find(supervisor: Face) -> Option<(String, Face)> {
                 "launch" => launch::main,
                 "sweep" => launch::sweep,
                 "settle" => launch::settle,
-                "tidy" => launch::tidy,
+                "hold" => launch::hold,
                 "tidy-groups" => launch::tidy_groups,
                 "copy" => copy::main,
                 "egress" => launch::egress,

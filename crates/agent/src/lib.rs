@@ -10,7 +10,7 @@
 //!   sbx-init                  PID 1 of the workload, reaps
 //!   outlive-agent sweep       removes what a dead sandbox left in the kernel
 //!   outlive-agent settle      moves its parent to where sandboxes beside it can be limited
-//!   outlive-agent tidy        removes rules of networks that nobody sweeps any more
+//!   outlive-agent hold        has the rules of networks be there while its server lives
 //!   outlive-agent tidy-groups removes control groups that nobody sweeps any more
 //!   outlive-agent copy        copies the disk of one sandbox to another
 //!   outlive-agent egress      changes what a running sandbox reaches

@@ -12,6 +12,8 @@ mod host;
 mod networks;
 #[path = "nested/ordinary.rs"]
 mod ordinary;
+#[path = "nested/servers.rs"]
+mod servers;
 #[path = "nested/shares.rs"]
 mod shares;
 #[path = "nested/two_uid.rs"]
@@ -121,6 +123,26 @@ const STORIES: &[Story] = &[
     (
         "a_server_that_starts_tidies_up_after_everybody",
         networks::a_server_that_starts_tidies_up_after_everybody,
+    ),
+    (
+        "what_sandboxes_share_is_there_while_a_server_runs",
+        servers::what_sandboxes_share_is_there_while_a_server_runs,
+    ),
+    (
+        "sandboxes_outlive_servers_with_their_rules",
+        servers::sandboxes_outlive_servers_with_their_rules,
+    ),
+    (
+        "a_sandbox_is_made_after_a_firewall_removed_all_rules",
+        servers::a_sandbox_is_made_after_a_firewall_removed_all_rules,
+    ),
+    (
+        "a_host_becomes_a_router_beside_a_server",
+        servers::a_host_becomes_a_router_beside_a_server,
+    ),
+    (
+        "servers_come_and_go_at_once",
+        servers::servers_come_and_go_at_once,
     ),
     (
         "without_namespaces_the_agent_is_another_user",

@@ -83,12 +83,17 @@ impl LaunchConfig {
     pub const FILE: &str = "launch.cbor";
 }
 
-/// What `outlive-agent tidy` is told.
+/// What `outlive-agent hold` is told.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub struct TidyConfig {
+pub struct HoldConfig {
     /// The directory of this server's sandboxes, absolute: one directory for each.
     #[n(0)]
     pub sandboxes: String,
+}
+
+impl HoldConfig {
+    /// What it answers once the rules are there. It goes on until nobody reads its answers.
+    pub const READY: [u8; 1] = *b"+";
 }
 
 /// What `outlive-agent drop` is told: directories whose disk goes, where its file system counts it.

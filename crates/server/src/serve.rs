@@ -124,7 +124,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     let tasks = TaskTracker::new();
     let engine = Engine::new(
         Arc::clone(&store),
-        runtime,
+        Arc::clone(&runtime),
         places,
         tasks.clone(),
         stop.clone(),
@@ -164,6 +164,9 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServeErr
     drop(expiring);
     data.remove_endpoint()?;
     wait_for(&connections, &tasks).await;
+    if let Err(error) = runtime.leave().await {
+        tracing::warn!(%error, "what sandboxes share is left on this host");
+    }
     tracing::info!("stopped; sandboxes go on");
     Ok(())
 }

@@ -104,6 +104,11 @@ class Server:
         self._child.send_signal(signal.SIGKILL)
         self._child.wait()
 
+    def kill_with_all_it_runs(self) -> None:
+        """The same, and for its programs; sandboxes go on."""
+        os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+
     def terminate(self) -> None:
         """Ends the server as its operator does; sandboxes go on."""
         self._child.terminate()

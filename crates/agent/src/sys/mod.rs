@@ -8,6 +8,7 @@
 
 mod btrfs;
 mod fork;
+mod locks;
 mod namespaces;
 mod project;
 mod signals;
@@ -24,6 +25,7 @@ use std::{
 pub use self::{
     btrfs::{btrfs_id, create_subvolume, is_subvolume, limit_subvolume, remove_subvolume},
     fork::{Forked, exec_fd, exit_now, fork, fork_into, fork_single_threaded, pointers},
+    locks::{is_byte_shared, share_byte},
     namespaces::{idmap_mount, loopback_up, mount_read_only, pivot_root_here, setns, unshare},
     project::{Projects, limit_project, project_account, project_of, projects, set_project},
     signals::{

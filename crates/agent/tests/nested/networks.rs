@@ -10,19 +10,19 @@ use std::{
 };
 
 use outlive_api::launch::{
-    Egress, EgressRule, LaunchConfig, Link, NetworkMode, RuntimeKind, TidyConfig, Transport,
-    Verdict, WayOut,
+    Egress, EgressRule, LaunchConfig, Link, NetworkMode, RuntimeKind, Transport, Verdict, WayOut,
 };
 
 use crate::{
     common::sandbox::{Sandbox, call, us},
     host::{FORWARDS, HOST, Host, WORLD, bring, tool},
+    servers::Server,
 };
 
 /// The pool of these tests.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 1);
 
-fn bridged(preferred: u16, egress: Egress) -> Sandbox {
+pub(crate) fn bridged(preferred: u16, egress: Egress) -> Sandbox {
     linked(preferred, egress, Link::Open)
 }
 
@@ -56,7 +56,7 @@ fn only(service: SocketAddr) -> Egress {
 }
 
 /// What a service says to a program inside, or how that failed.
-fn ask(sandbox: &Sandbox, name: &str, service: SocketAddr) -> String {
+pub(crate) fn ask(sandbox: &Sandbox, name: &str, service: SocketAddr) -> String {
     let script = format!(
         "exec 3<>/dev/tcp/{}/{} && cat <&3",
         service.ip(),
@@ -162,14 +162,14 @@ pub(crate) fn rules_are_the_same_whoever_writes_them() {
 }
 
 /// What the kernel tells of changes to its rules.
-struct Heard {
+pub(crate) struct Heard {
     monitor: Child,
     lines: mpsc::Receiver<String>,
 }
 
 impl Heard {
     #[expect(clippy::disallowed_methods, reason = "test")]
-    fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         let mut command = Command::new("nft");
         let mut monitor = command
             .arg("monitor")
@@ -200,7 +200,7 @@ impl Heard {
     }
 
     /// Whether `nft` changed anything since, but for the marks.
-    fn nft_wrote(mut self) -> bool {
+    pub(crate) fn nft_wrote(mut self) -> bool {
         tool("nft add table inet done");
         let (mut is_mark, mut wrote) = (true, false);
         for line in self
@@ -256,7 +256,7 @@ pub(crate) fn a_link_that_is_cut_carries_nothing() {
     let sandboxes = tempfile::tempdir().unwrap();
     keep(&sandbox, sandboxes.path(), "cut");
     tool("nft flush ruleset");
-    tidy(sandboxes.path());
+    Server::start(sandboxes.path()).stop();
     nothing_passes(&sandbox, "ses-still-cut");
     let way_out = sandbox.config.way_out.as_mut().unwrap();
     way_out.link = Link::Open;
@@ -285,11 +285,6 @@ fn keep(sandbox: &Sandbox, sandboxes: &Path, name: &str) {
     let message = minicbor::to_vec(&sandbox.config).unwrap();
     std::fs::write(directory.join(LaunchConfig::FILE), message).unwrap();
     std::os::unix::fs::symlink(directory, sandboxes.join(name)).unwrap();
-}
-
-fn tidy(sandboxes: &Path) {
-    let sandboxes = sandboxes.to_str().unwrap().to_owned();
-    call(&us(), "tidy", &TidyConfig { sandboxes });
 }
 
 /// The host's services, on whatever address, and other sandboxes are out of reach, and root
@@ -362,7 +357,7 @@ fn device_of(sandbox: &Sandbox) -> String {
     format!("olv{}", id.trim_start_matches("sbx-").replace('-', ""))
 }
 
-fn nothing_is_left() {
+pub(crate) fn nothing_is_left() {
     assert_eq!(tool("nft list ruleset"), "");
     let links = tool("ip -o link");
     assert!(!links.contains("olv"), "{links}");
@@ -370,13 +365,15 @@ fn nothing_is_left() {
     assert!(!routes.contains("10.201."), "{routes}");
 }
 
+/// Whether a device passes on what comes in by it.
+pub(crate) fn forwards(device: &str) -> bool {
+    let path = format!("/proc/sys/net/ipv4/conf/{device}/forwarding");
+    std::fs::read_to_string(path).unwrap() == "1\n"
+}
+
 /// The first sandbox used to turn the whole host into a router for whoever sent it something.
 pub(crate) fn a_host_forwards_for_its_sandboxes_and_for_nobody_else() {
     let host = Host::new();
-    let forwards = |device: &str| {
-        let path = format!("/proc/sys/net/ipv4/conf/{device}/forwarding");
-        std::fs::read_to_string(path).unwrap() == "1\n"
-    };
     std::fs::write(FORWARDS, "1").unwrap();
     assert!(host.routes_for_the_world());
     std::fs::write(FORWARDS, "0").unwrap();
@@ -448,7 +445,7 @@ pub(crate) fn a_server_that_starts_tidies_up_after_everybody() {
     for (name, sandbox) in [("living", &living), ("dead", &dead)] {
         keep(sandbox, sandboxes.path(), name);
     }
-    let tidy = || tidy(sandboxes.path());
+    let tidy = || Server::start(sandboxes.path()).stop();
     kill_keeper(&dead);
     assert!(tool("nft list ruleset").contains(&device_of(&dead)));
     tidy();

@@ -5,6 +5,7 @@
 //! the server locked before it started it; the lock lives as long as the launcher does, so the
 //! next server can tell "still starting" from "nothing there".
 
+mod choice;
 mod copy;
 mod layers;
 mod limits;
@@ -34,8 +35,10 @@ use outlive_journal::replace_path;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+pub use self::choice::RuntimeChoice;
 use self::{
-    program::{Program, launcher_failed, launcher_works, locked_log, tell},
+    choice::warning,
+    program::{Kept, Program, launcher_failed, launcher_works, locked_log, tell},
     told::{Plan, encoded, launch_config, newest, path_text, user},
 };
 use super::{
@@ -55,34 +58,6 @@ use crate::{
     sandboxes::config::SandboxConfig,
 };
 
-/// Said aloud when `namespace` can't be had and was not insisted on.
-const fn warning(used: RuntimeKind) -> &'static str {
-    match used {
-        RuntimeKind::Namespace | RuntimeKind::TwoUid => {
-            "this host has no namespaces for sandboxes; using runtime `two-uid`: sandboxes are \
-             users of the host and see what its users see"
-        }
-        RuntimeKind::Process => {
-            "this host can't isolate sandboxes; using runtime `process`: NO ISOLATION between \
-             sandboxes, and none from the host"
-        }
-    }
-}
-
-/// Which backend a server uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RuntimeChoice {
-    /// `namespace` where the host allows it, else `two-uid` or `process`, said aloud.
-    #[default]
-    Auto,
-    /// Nested namespaces, or nothing.
-    Namespace,
-    /// No namespaces, but the agent under a user of its own.
-    TwoUid,
-    /// No isolation.
-    Process,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct LauncherRuntime {
@@ -100,6 +75,8 @@ pub(crate) struct LauncherRuntime {
     fell_back: AtomicBool,
     /// What the newest launch reached.
     isolation: Mutex<Option<Isolation>>,
+    /// What has the rules of networks be there.
+    held: Mutex<Option<Kept>>,
 }
 
 impl LauncherRuntime {
@@ -134,6 +111,7 @@ impl LauncherRuntime {
             able,
             fell_back: AtomicBool::new(falls_back),
             isolation: Mutex::new(None),
+            held: Mutex::new(None),
         }
     }
 
@@ -301,6 +279,10 @@ impl Runtime for LauncherRuntime {
             let groups = self.tidy_groups().await;
             self.tidy_networks().await.and(groups)
         })
+    }
+
+    fn leave(&self) -> RuntimeFuture<'_, ()> {
+        Box::pin(self.leave_networks())
     }
 
     fn admit(&self, config: &SandboxConfig) -> Result<(), RuntimeError> {

@@ -181,8 +181,14 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// Removes from the host what sandboxes left that nobody sweeps any more.
+    /// Removes from the host what sandboxes left that nobody sweeps any more, and has what they
+    /// share be there.
     fn tidy(&self) -> RuntimeFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Removes from the host what is there for sandboxes to come, as none does from here.
+    fn leave(&self) -> RuntimeFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 

@@ -7,6 +7,12 @@
 //!
 //! Which devices we opened nobody could tell afterwards, so it is written down, with the network
 //! namespace that they are in; where the host forwards by itself, none is a door.
+//!
+//! ```text
+//!   choose ──► written down ──► ruled, and those dropped that are doors no more ──► settle ──► open
+//!   close  ──────────────────► dropped ───────────────────────────────────────────► settle
+//! ```
+//! Whoever is killed in between has forgotten no door, and has opened none that isn't ruled.
 
 use std::{
     collections::BTreeSet,
@@ -31,8 +37,10 @@ pub(super) struct Doors {
     file: File,
     /// Our network namespace.
     namespace: u64,
-    /// Doors of this namespace.
-    names: BTreeSet<String>,
+    /// What is written down of this namespace.
+    noted: BTreeSet<String>,
+    /// What the doors are to be.
+    chosen: BTreeSet<String>,
     /// Lines of other namespaces, kept as they are.
     others: Vec<String>,
 }
@@ -43,40 +51,59 @@ impl Doors {
         let namespace = std::fs::metadata(NAMESPACE)?.ino();
         let mut text = String::new();
         (&mut file).take(NOTE_BYTES_MAX).read_to_string(&mut text)?;
-        let (names, others) = read_note(&text, namespace);
+        let (noted, others) = read_note(&text, namespace);
         Ok(Self {
             file,
             namespace,
-            names,
+            chosen: noted.clone(),
+            noted,
             others,
         })
     }
 
-    /// The devices.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().map(String::as_str)
+    /// Where they are written down.
+    pub(super) const fn file(&self) -> &File {
+        &self.file
     }
 
-    /// Writes down which devices are doors now. Those that forward already are not: the host
-    /// wants it so.
+    /// The network namespace that they are in.
+    pub(super) const fn namespace(&self) -> u64 {
+        self.namespace
+    }
+
+    /// The devices.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.chosen.iter().map(String::as_str)
+    }
+
+    /// Devices that may be ruled as doors, and are to be none.
+    pub(super) fn dropped(&self) -> impl Iterator<Item = &str> {
+        self.noted.difference(&self.chosen).map(String::as_str)
+    }
+
+    /// Chooses which devices are doors now. Those that forward already are not: the host wants it
+    /// so.
     pub(super) fn choose(&mut self) -> io::Result<()> {
+        self.chosen.clear();
         if forwards("all")? == Some(true) {
-            self.names.clear();
-            return self.note();
+            return Ok(());
         }
-        let mut names = BTreeSet::new();
-        for name in std::mem::take(&mut self.names) {
-            if forwards(&name)?.is_some() {
-                names.insert(name);
+        for name in &self.noted {
+            if forwards(name)?.is_some() {
+                self.chosen.insert(name.clone());
             }
         }
         for name in devices_of(&std::fs::read_to_string(ROUTES)?) {
             if forwards(name)? == Some(false) {
-                names.insert(name.to_owned());
+                self.chosen.insert(name.to_owned());
             }
         }
-        self.names = names;
-        self.note()
+        self.note(&(&self.noted | &self.chosen))
+    }
+
+    /// The rules say of these and no others that they are doors.
+    pub(super) fn settle(&mut self) -> io::Result<()> {
+        self.note(&self.chosen.clone())
     }
 
     /// Opens them.
@@ -96,25 +123,31 @@ impl Doors {
         }
     }
 
-    /// Closes them.
+    /// Closes them; none is to be a door.
     pub(super) fn close(&mut self) -> io::Result<()> {
         // A host that forwards by itself meanwhile does so by them, too.
         if forwards("all")? == Some(false) {
-            self.names().try_for_each(|name| set(name, "0"))?;
+            self.noted.iter().try_for_each(|name| set(name, "0"))?;
         }
-        self.names.clear();
-        self.note()
+        self.chosen.clear();
+        Ok(())
     }
 
-    fn note(&mut self) -> io::Result<()> {
+    /// Writes down what is not yet.
+    fn note(&mut self, names: &BTreeSet<String>) -> io::Result<()> {
+        if *names == self.noted {
+            return Ok(());
+        }
         let others = self.others.iter().map(|line| format!("{line}\n"));
-        let ours = self.names.iter();
+        let ours = names.iter();
         let ours = ours.map(|name| format!("{} {name}\n", self.namespace));
         let text: String = others.chain(ours).collect();
         self.file.seek(SeekFrom::Start(0))?;
         self.file.write_all(text.as_bytes())?;
         // Afterwards, so that whoever is killed in between has forgotten no door.
-        self.file.set_len(text.len() as u64)
+        self.file.set_len(text.len() as u64)?;
+        self.noted.clone_from(names);
+        Ok(())
     }
 }
 

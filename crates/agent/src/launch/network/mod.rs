@@ -14,23 +14,25 @@
 //!
 //! The devices go with the network namespace, that is with the keeper. The rules are removed by
 //! the sweep, which finds in the sandbox's directory which they are; the file is written before
-//! anything is made. Rules whose sandbox nobody sweeps any more are found by [`tidy`].
+//! anything is made. Rules whose sandbox nobody sweeps any more are found by [`hold`]. What all
+//! sandboxes share is there for as long as there is one, or a server that might make one.
 //!
 //! There is no IPv6: it is off at both ends of the link, and the rules drop all of it.
 
 mod doors;
+mod hold;
 mod netlink;
 mod rules;
+mod served;
 mod tables;
 mod text;
-mod tidy;
 mod wire;
 
 use std::{io, net::Ipv4Addr, path::PathBuf};
 
 use outlive_api::launch::{LaunchConfig, LaunchFailure, WayOut};
 
-pub use self::tidy::main as tidy;
+pub use self::hold::main as hold;
 use self::{
     netlink::Links,
     rules::{Admission, Admitted, Reach, Rules},
@@ -182,7 +184,8 @@ pub(crate) fn probe() -> io::Result<()> {
     rules::probe()?;
     let links = Links::open()?;
     let pid = std::process::id();
-    let name = format!("{}p{pid:x}", rules::DEVICE_PREFIX);
+    // No sandbox's, by its name.
+    let name = format!("olp{pid:x}");
     links.make_pair(&name, &format!("{name}i"), pid)?;
     links.remove(&name).map(drop)
 }

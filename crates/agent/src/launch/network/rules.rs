@@ -15,8 +15,15 @@
 //! nothing, from the host itself neither. A device that no rule knows reaches nothing,
 //! so the rules may come after the device. Devices of the host that forward for sandboxes only
 //! ([`super::doors`]) forward for nobody else: the set `doors`. Every change is one transaction.
+//!
+//! ```text
+//!               a server runs                              no server runs
+//!   no sandbox  the table, without doors                   nothing
+//!   sandboxes   the table with doors, a chain for each     the same
+//! ```
 
 use std::{
+    fs::File,
     io::{self, Write as _},
     net::Ipv4Addr,
     process::{Child, Command, Stdio},
@@ -27,8 +34,9 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use super::{
     doors::Doors,
+    served::{Served, is_served},
     tables,
-    text::{MARK, SHARED, TABLE, admission, chain_rules, dismissal, link_rules, push},
+    text::{MARK, SHARED, TABLE, admission, chain_rules, dismissal, door_rules, link_rules, push},
 };
 use crate::log;
 
@@ -78,19 +86,19 @@ pub(super) struct Rules {
 impl Rules {
     /// Waits until nobody else changes them.
     pub(super) fn lock() -> io::Result<Self> {
-        let file = open(
-            LOCK,
-            OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-            Mode::from_raw_mode(0o600),
-        )?;
+        let file = lock_file()?;
         flock(&file, FlockOperation::LockExclusive)?;
         Ok(Self {
-            doors: Doors::noted_in(file.into())?,
+            doors: Doors::noted_in(file)?,
         })
     }
 
-    /// Lets sandboxes out, and has them reach what is said; those that are out, too. Doors are
-    /// written down, then ruled, then opened.
+    /// From now on a server runs. What all share is there once it is written for it.
+    pub(super) fn serve(&self) -> io::Result<Served> {
+        Served::begin(lock_file()?, self.doors.namespace())
+    }
+
+    /// Lets sandboxes out, and has them reach what is said; those that are out, too.
     pub(super) fn admit(&mut self, sandboxes: &[(Admitted, Reach)]) -> io::Result<()> {
         let mut text = String::new();
         for (sandbox, reach) in sandboxes {
@@ -99,7 +107,7 @@ impl Rules {
             text.push_str(&chain_rules(&sandbox.device, &reach.egress));
         }
         self.doors.choose()?;
-        let change = self.change(text, None)?;
+        let change = self.change(&text, None)?;
         let devices = sandboxes.iter().map(|(sandbox, _)| sandbox.device.clone());
         self.finish(Admission {
             devices: devices.collect(),
@@ -126,7 +134,7 @@ impl Rules {
                 Link::Open => {} // As it is without a rule.
             }
             text.push_str(&chain_rules(&sandbox.device, &reach.egress));
-            Some(self.change(text, None)?)
+            Some(self.change(&text, None)?)
         };
         Ok(Admission {
             devices: vec![sandbox.device.clone()],
@@ -136,10 +144,10 @@ impl Rules {
 
     /// Lets a sandbox out without the program. What it can't do, and what fails, is for that.
     fn admits_at_once(&self, sandbox: &Admitted, reach: &Reach) -> bool {
-        let (_, mark) = self.shared_and_mark();
         reach.egress.rules.is_empty()
             && is_done(tables::admit(
-                &mark,
+                &mark(),
+                &self.doors,
                 sandbox,
                 reach.link,
                 reach.egress.default,
@@ -149,18 +157,44 @@ impl Rules {
     /// Waits until an admission holds.
     pub(super) fn finish(&mut self, admission: Admission) -> io::Result<()> {
         if let Some(change) = admission.change {
-            self.carry_through(change)?;
+            change.carry_through()?;
         }
+        self.doors.settle()?;
         for device in &admission.devices {
             self.doors.forward(device)?;
         }
         self.doors.open()
     }
 
-    /// Forgets sandboxes; one that is unknown is forgotten, too. With the last one go the doors
-    /// and the table.
+    /// Forgets sandboxes; one that is unknown is forgotten, too. With the last one go the doors,
+    /// and the table where no server runs.
     pub(super) fn forget(&mut self, sandboxes: &[Admitted]) -> io::Result<()> {
-        if self.forgets_at_once(sandboxes)? {
+        let others = are_others(sandboxes)?;
+        if !others {
+            self.doors.close()?;
+        }
+        let shared = if others || is_served(self.doors.file(), self.doors.namespace())? {
+            Shared::Stays
+        } else {
+            Shared::GoesWithTheLast
+        };
+        if !self.forgets_at_once(sandboxes, shared) {
+            self.forget_by_program(sandboxes, shared)?;
+        }
+        self.doors.settle()
+    }
+
+    /// Forgets a sandbox without the program, where no more than that is to go.
+    fn forgets_at_once(&self, sandboxes: &[Admitted], shared: Shared) -> bool {
+        match (sandboxes, shared) {
+            ([sandbox], Shared::Stays) => is_done(tables::forget(&mark(), &self.doors, sandbox)),
+            (_, Shared::Stays | Shared::GoesWithTheLast) => false,
+        }
+    }
+
+    fn forget_by_program(&self, sandboxes: &[Admitted], shared: Shared) -> io::Result<()> {
+        if shared == Shared::Stays && sandboxes.is_empty() && self.doors.dropped().next().is_none()
+        {
             return Ok(());
         }
         let mut text = String::new();
@@ -170,50 +204,40 @@ impl Rules {
             text.push_str(&link_rules(&sandbox.device, Link::Open));
             text.push_str(&dismissal(sandbox));
         }
+        let known = self.change_and_list(&text)?;
+        match shared {
+            Shared::Stays => Ok(()),
+            Shared::GoesWithTheLast if known.iter().any(|known| !sandboxes.contains(known)) => {
+                Ok(())
+            }
+            Shared::GoesWithTheLast => run(&format!(
+                "delete table {TABLE}\nadd table {MARK}\ndelete table {MARK}\n"
+            )),
+        }
+    }
+
+    /// Those that are out. What all share is there afterwards.
+    pub(super) fn admitted(&self) -> io::Result<Vec<Admitted>> {
+        self.change_and_list("")
+    }
+
+    /// Carries out a change; those that were out before it, or are after it.
+    fn change_and_list(&self, text: &str) -> io::Result<Vec<Admitted>> {
         let change = self.change(text, Some("pairs"))?;
-        let pairs = match self.carry_through(change)? {
-            // One run for both: it lists what was there before.
+        let pairs = match change.carry_through()? {
+            // One run for both.
             Some(before) => before,
             None => listing("pairs")?,
         };
-        for pair in elements(&pairs) {
-            if !sandboxes.contains(&read_pair(pair)?) {
-                return Ok(());
-            }
-        }
-        self.doors.close()?;
-        run(&format!(
-            "delete table {TABLE}\nadd table {MARK}\ndelete table {MARK}\n"
-        ))
-    }
-
-    /// Forgets a sandbox without the program, as above, while there are others.
-    fn forgets_at_once(&self, sandboxes: &[Admitted]) -> io::Result<bool> {
-        let [sandbox] = sandboxes else {
-            return Ok(false);
-        };
-        let devices = std::fs::read_to_string(DEVICES)?;
-        let mut names = devices.lines().filter_map(|line| line.split_once(':'));
-        if !names.any(|(name, _)| is_another(name.trim(), sandbox)) {
-            return Ok(false);
-        }
-        let (_, mark) = self.shared_and_mark();
-        Ok(is_done(tables::forget(&mark, sandbox)))
-    }
-
-    /// Those that are out.
-    pub(super) fn admitted(&mut self) -> io::Result<Vec<Admitted>> {
-        run(&self.shared())?;
-        let listing = listing("pairs")?;
-        elements(&listing).into_iter().map(read_pair).collect()
+        elements(&pairs).into_iter().map(read_pair).collect()
     }
 
     /// Begins a change, where what all sandboxes share is there already; it lists what `set` holds
     /// before it.
-    fn change(&self, text: String, set: Option<&str>) -> io::Result<Change> {
-        let (_, mark) = self.shared_and_mark();
+    fn change(&self, text: &str, set: Option<&str>) -> io::Result<Change> {
         // Fails where there is no such chain, and changes nothing where there is.
-        let mut guarded = format!("flush chain {MARK} {mark}\n{text}");
+        let text = door_rules(&self.doors) + text;
+        let mut guarded = format!("flush chain {MARK} {}\n{text}", mark());
         if let Some(set) = set {
             push(&mut guarded, &format!("list set {TABLE} {set}"));
         }
@@ -222,42 +246,40 @@ impl Rules {
             text,
         })
     }
+}
 
-    /// Waits for its end; what it listed, if it did.
-    fn carry_through(&self, change: Change) -> io::Result<Option<String>> {
-        if let Ok(listed) = end(change.nft) {
-            return Ok(Some(listed));
-        }
-        // Whatever is wrong besides is told now.
-        run(&format!("{}{}", self.shared(), change.text))?;
-        Ok(None)
-    }
+/// What becomes of what all sandboxes share when some of them are forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shared {
+    Stays,
+    GoesWithTheLast,
+}
 
-    /// What all sandboxes share, and its mark.
-    fn shared(&self) -> String {
-        let (mut text, mark) = self.shared_and_mark();
-        for line in [
-            format!("add table {MARK}"),
-            format!("delete table {MARK}"),
-            format!("add table {MARK}"),
-            format!("add chain {MARK} {mark}"),
-        ] {
-            push(&mut text, &line);
-        }
-        text
-    }
+fn lock_file() -> io::Result<File> {
+    let file = open(
+        LOCK,
+        OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::from_raw_mode(0o600),
+    )?;
+    Ok(file.into())
+}
 
-    fn shared_and_mark(&self) -> (String, String) {
-        let mut text = SHARED.to_owned();
-        for door in self.doors.names() {
-            push(
-                &mut text,
-                &format!("add element {TABLE} doors {{ \"{door}\" }}"),
-            );
-        }
-        let mark = format!("of_{:016x}", fingerprint(&text));
-        (text, mark)
+/// What all sandboxes share, doors apart, with its mark.
+fn shared() -> String {
+    let mut text = SHARED.to_owned();
+    for line in [
+        format!("add table {MARK}"),
+        format!("delete table {MARK}"),
+        format!("add table {MARK}"),
+        format!("add chain {MARK} {}", mark()),
+    ] {
+        push(&mut text, &line);
     }
+    text
+}
+
+fn mark() -> String {
+    format!("of_{:016x}", fingerprint(SHARED))
 }
 
 /// Whether a change was carried out by hand, or is for the program.
@@ -273,9 +295,15 @@ fn is_done(tried: io::Result<()>) -> bool {
     }
 }
 
-/// Whether a device is another sandbox's.
-fn is_another(device: &str, sandbox: &Admitted) -> bool {
-    device.starts_with(DEVICE_PREFIX) && device != sandbox.device
+/// Whether there are devices of other sandboxes.
+fn are_others(sandboxes: &[Admitted]) -> io::Result<bool> {
+    let devices = std::fs::read_to_string(DEVICES)?;
+    let mut names = devices.lines().filter_map(|line| line.split_once(':'));
+    Ok(names.any(|(name, _)| {
+        let name = name.trim();
+        let is_known = || sandboxes.iter().any(|sandbox| sandbox.device == name);
+        name.starts_with(DEVICE_PREFIX) && !is_known()
+    }))
 }
 
 /// Sandboxes on their way out.
@@ -293,6 +321,18 @@ struct Change {
     nft: Child,
     /// What it changes.
     text: String,
+}
+
+impl Change {
+    /// Waits for its end; what it listed, if it did.
+    fn carry_through(self) -> io::Result<Option<String>> {
+        if let Ok(listed) = end(self.nft) {
+            return Ok(Some(listed));
+        }
+        // Whatever is wrong besides is told now.
+        run(&format!("{}{}", shared(), self.text))?;
+        Ok(None)
+    }
 }
 
 /// FNV-1a. Nobody gains by a collision: who writes the table may write anything.

@@ -11,6 +11,7 @@ use outlive_api::launch::{Link, Verdict};
 use rustix::net::netlink::NETFILTER;
 
 use super::{
+    doors::Doors,
     rules::Admitted,
     text::{MARK, TABLE, in_family},
     wire::{ACKNOWLEDGE, APPEND, CREATE, Kernel, attr, c, message, nest},
@@ -60,11 +61,13 @@ const DEVICE_BYTES: usize = 16;
 /// Lets a sandbox out whose device no rule knows, if what all sandboxes share has this mark.
 pub(super) fn admit(
     mark: &str,
+    doors: &Doors,
     sandbox: &Admitted,
     link: Link,
     verdict: Verdict,
 ) -> io::Result<()> {
     let mut batch = Batch::begin(mark);
+    batch.rule_doors(doors);
     batch.acquaint(sandbox);
     match link {
         Link::Cut => batch.element(NEW_ELEMENT, "cut", &device_key(&sandbox.device), None),
@@ -76,8 +79,9 @@ pub(super) fn admit(
 }
 
 /// Forgets a sandbox, whatever of it is there, if what all sandboxes share has this mark.
-pub(super) fn forget(mark: &str, sandbox: &Admitted) -> io::Result<()> {
+pub(super) fn forget(mark: &str, doors: &Doors, sandbox: &Admitted) -> io::Result<()> {
     let mut batch = Batch::begin(mark);
+    batch.rule_doors(doors);
     // What is added is there for sure and can be removed.
     batch.acquaint(sandbox);
     let key = device_key(&sandbox.device);
@@ -130,6 +134,18 @@ impl Batch {
         let body = [&[INET, 0, 0, 0], attributes.concat().as_slice()].concat();
         let flags = ACKNOWLEDGE | flags;
         message(&mut self.requests, kind, flags, self.last, &body);
+    }
+
+    /// Has the set say what the doors are.
+    fn rule_doors(&mut self, doors: &Doors) {
+        for door in doors.names() {
+            self.element(NEW_ELEMENT, "doors", &device_key(door), None);
+        }
+        for door in doors.dropped() {
+            // What is added is there for sure and can be removed.
+            self.element(NEW_ELEMENT, "doors", &device_key(door), None);
+            self.element(DELETE_ELEMENT, "doors", &device_key(door), None);
+        }
     }
 
     /// Has the sets know a sandbox, and a chain be its own.

@@ -2,12 +2,13 @@
 
 use outlive_api::launch::{Egress, EgressRule, Link, Transport, Verdict};
 
-use super::rules::Admitted;
+use super::{doors::Doors, rules::Admitted};
 
 /// The name of the table.
 pub(super) const TABLE: &str = "inet outlive";
-/// A table whose only chain is named after what all sandboxes share: who finds it there need not
-/// write that again. To write a chain anew takes a grace period of the whole kernel, some 10 ms.
+/// A table whose only chain is named after what all sandboxes share, doors apart: who finds it
+/// there need not write that again. To write a chain anew takes a grace period of the whole kernel,
+/// some 10 ms.
 pub(super) const MARK: &str = "inet outlive_mark";
 
 /// Tables, sets and chains that all sandboxes share. Writing them again changes nothing.
@@ -61,6 +62,25 @@ add rule inet outlive postrouting ip saddr @addresses masquerade
 /// The name of a table without its family.
 pub(super) fn in_family(table: &str) -> &str {
     table.rsplit(' ').next().unwrap_or(table)
+}
+
+/// Has the set say what the doors are.
+pub(super) fn door_rules(doors: &Doors) -> String {
+    let mut text = String::new();
+    for door in doors.names() {
+        push(&mut text, &format!("add {}", door_element(door)));
+    }
+    for door in doors.dropped() {
+        // What is added is there for sure and can be removed, in the same transaction.
+        for verb in ["add", "delete"] {
+            push(&mut text, &format!("{verb} {}", door_element(door)));
+        }
+    }
+    text
+}
+
+fn door_element(door: &str) -> String {
+    format!("element {TABLE} doors {{ \"{door}\" }}")
 }
 
 pub(super) fn admission(Admitted { device, address }: &Admitted) -> String {

@@ -1,8 +1,10 @@
 //! The networks of launched sandboxes: which one each has, and their rules.
 
+use std::sync::{MutexGuard, PoisonError};
+
 use outlive_api::{
     launch::{
-        Egress, LaunchConfig, Link, NetworkMode as LaunchNetwork, RuntimeKind, TidyConfig, Verdict,
+        Egress, HoldConfig, LaunchConfig, Link, NetworkMode as LaunchNetwork, RuntimeKind, Verdict,
         WayOut,
     },
     network::NetworkMode,
@@ -12,7 +14,7 @@ use outlive_journal::replace_path;
 
 use super::{
     LauncherRuntime, file,
-    program::{open_log, passing_log},
+    program::{Kept, open_log, passing_log},
     told::{egress, encoded, launched, newest, path_text},
 };
 use crate::{
@@ -30,17 +32,36 @@ impl LauncherRuntime {
     }
 
     /// Removes rules of networks that belong to no sandbox any more, and writes those anew that
-    /// belong to one that runs.
+    /// belong to one that runs. What all networks share is there from now on, if we make any.
     pub(super) async fn tidy_networks(&self) -> Result<(), RuntimeError> {
         if !self.able.bridges() {
             return Ok(()); // Nothing was made here that could be left.
         }
-        let message = encoded(&TidyConfig {
+        let message = encoded(&HoldConfig {
             sandboxes: path_text(self.places.root())?,
         })?;
         let log = passing_log()?;
-        self.agent.run("tidy", &message, &log, SWEEP_MAX).await?;
+        let ready = HoldConfig::READY;
+        let held = self.agent.keep("hold", &message, &ready, &log, SWEEP_MAX);
+        let held = held.await?;
+        match self.kind() {
+            RuntimeKind::Namespace => *self.held() = Some(held),
+            RuntimeKind::Process | RuntimeKind::TwoUid => drop(held),
+        }
         Ok(())
+    }
+
+    /// What all networks share goes, where nobody has one.
+    pub(super) async fn leave_networks(&self) -> Result<(), RuntimeError> {
+        let held = self.held().take();
+        match held {
+            Some(held) => held.end(SWEEP_MAX).await,
+            None => Ok(()),
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Kept>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has a sandbox that was launched with a link of its own reach what it should.

@@ -6,7 +6,7 @@ use std::{
     io::{self, Read, Seek, SeekFrom},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{ExitStatus, Stdio},
     time::Duration,
 };
 
@@ -15,7 +15,7 @@ use outlive_core::id::SandboxId;
 use rustix::fs::{FlockOperation, MemfdFlags, flock, memfd_create};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    process::{Child, Command},
+    process::{Child, ChildStdout, Command},
     time::timeout,
 };
 
@@ -108,6 +108,19 @@ impl Program {
         let begun = self.begin(verb, log).await?;
         begun.carry_out(message, within).await
     }
+
+    /// Runs the agent's binary for as long as it is kept, or we live; it answers once it is ready.
+    pub(super) async fn keep(
+        &self,
+        verb: &'static str,
+        message: &[u8],
+        ready: &[u8],
+        log: &File,
+        within: Duration,
+    ) -> Result<Kept, RuntimeError> {
+        let begun = self.begin(verb, log).await?;
+        begun.keep(message, ready, within).await
+    }
 }
 
 async fn begin(command: Command, log: &File) -> Result<Begun<'_>, RuntimeError> {
@@ -152,11 +165,68 @@ impl Begun<'_> {
     async fn converse_within(&mut self, message: &[u8], within: Duration) -> io::Result<Vec<u8>> {
         match timeout(within, converse(&mut self.child, message)).await {
             Ok(answer) => answer,
-            Err(_elapsed) => {
-                self.child.kill().await?;
-                Err(io::Error::from(io::ErrorKind::TimedOut))
-            }
+            Err(_elapsed) => self.too_late().await,
         }
+    }
+
+    async fn too_late<T>(&mut self) -> io::Result<T> {
+        self.child.kill().await?;
+        Err(io::Error::from(io::ErrorKind::TimedOut))
+    }
+
+    async fn keep(
+        mut self,
+        message: &[u8],
+        ready: &[u8],
+        within: Duration,
+    ) -> Result<Kept, RuntimeError> {
+        let begun = match timeout(within, become_ready(&mut self.child, message, ready)).await {
+            Ok(begun) => begun,
+            Err(_elapsed) => self.too_late().await,
+        };
+        let failed = |error: io::Error| launcher_failed(&error.to_string(), self.log);
+        Ok(Kept {
+            answers: begun.map_err(failed)?,
+            log: self.log.try_clone().map_err(failed)?,
+            child: self.child,
+        })
+    }
+}
+
+/// The agent's binary at work for as long as this is there. Dropped, it comes to its end by itself.
+#[derive(Debug)]
+pub(super) struct Kept {
+    child: Child,
+    /// Where it sees that we are gone.
+    answers: ChildStdout,
+    log: File,
+}
+
+impl Kept {
+    /// Has it come to its end, and waits for that.
+    pub(super) async fn end(mut self, within: Duration) -> Result<(), RuntimeError> {
+        drop(self.answers);
+        let ended = match timeout(within, self.child.wait()).await {
+            Ok(status) => status.and_then(succeeded),
+            Err(_elapsed) => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        };
+        ended.map_err(|error| launcher_failed(&error.to_string(), &self.log))
+    }
+}
+
+async fn become_ready(child: &mut Child, message: &[u8], ready: &[u8]) -> io::Result<ChildStdout> {
+    tell(child, message).await?;
+    let stdout = child.stdout.take();
+    let mut answers = stdout.ok_or_else(|| io::Error::other("it has no output"))?;
+    let mut answer = vec![0; ready.len()];
+    match answers.read_exact(&mut answer).await {
+        Ok(_) if answer == ready => Ok(answers),
+        Ok(_) => Err(io::Error::other("its answer is unreadable")),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            succeeded(child.wait().await?)?;
+            Err(error)
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -175,11 +245,16 @@ async fn converse(child: &mut Child, message: &[u8]) -> io::Result<Vec<u8>> {
         let bound = LAUNCH_ANSWER_BYTES_MAX as u64;
         stdout.take(bound).read_to_end(&mut answer).await?;
     }
-    let status = child.wait().await?;
-    if !status.success() {
-        return Err(io::Error::other(format!("it ended with {status}")));
-    }
+    succeeded(child.wait().await?)?;
     Ok(answer)
+}
+
+fn succeeded(status: ExitStatus) -> io::Result<()> {
+    if status.success() {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("it ended with {status}")))
+    }
 }
 
 /// Where a program that belongs to no sandbox says what went wrong.
