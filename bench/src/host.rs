@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// Where the measured program puts `bench-child` inside the sandbox.
 pub(crate) const CHILD_INSIDE: &str = "/tmp/bench-child";
 
-/// A running server with one sandbox, ended and removed when dropped.
+/// A running server, with one sandbox for most rows, ended and removed when dropped.
 pub(crate) struct Host {
     server: Child,
     data: TempDir,
@@ -25,7 +25,7 @@ pub(crate) struct Host {
     token: String,
     /// The connection of the call before: clients keep theirs, too.
     kept: Mutex<Option<BufReader<TcpStream>>>,
-    /// The sandbox that rows use.
+    /// The sandbox that rows use; empty where there is none.
     pub(crate) sandbox: String,
 }
 
@@ -43,6 +43,14 @@ pub(crate) fn beside(name: &str) -> Result<PathBuf> {
 impl Host {
     /// Starts a server on a fresh data directory below `parent` and makes a sandbox.
     pub(crate) fn start(parent: &Path) -> Result<Self> {
+        let mut host = Self::start_empty(parent)?;
+        host.sandbox = host.create_sandbox()?;
+        host.upload_child()?;
+        Ok(host)
+    }
+
+    /// Starts a server without a sandbox.
+    pub(crate) fn start_empty(parent: &Path) -> Result<Self> {
         let data = tempfile::tempdir_in(parent)?;
         let server = spawn_server(data.path())?;
         let mut host = Self {
@@ -54,8 +62,6 @@ impl Host {
             data,
         };
         host.wait_until_ready()?;
-        host.sandbox = host.create_sandbox()?;
-        host.upload_child()?;
         Ok(host)
     }
 
@@ -92,7 +98,7 @@ impl Host {
         }
     }
 
-    /// Makes one more sandbox and answers its id.
+    /// Makes a sandbox and answers its id.
     pub(crate) fn create_sandbox(&self) -> Result<String> {
         let made = self.call(
             "POST",
@@ -297,9 +303,11 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let path = format!("/api/v1/sandboxes/{}", self.sandbox);
-        if let Err(error) = self.call("DELETE", &path, None) {
-            crate::report::say(&format!("sandbox not removed: {error}"));
+        if !self.sandbox.is_empty() {
+            let path = format!("/api/v1/sandboxes/{}", self.sandbox);
+            if let Err(error) = self.call("DELETE", &path, None) {
+                crate::report::say(&format!("sandbox not removed: {error}"));
+            }
         }
         // The server is gone either way; an error means that it already was.
         drop(self.server.kill());

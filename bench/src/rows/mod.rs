@@ -43,6 +43,8 @@ type Measure = fn(&Bench<'_>) -> Result<Vec<Row>>;
 
 /// Every group of rows by its name.
 pub(crate) const GROUPS: &[(&str, Measure)] = &[
+    // Before any other makes one.
+    ("sandbox", sandboxes::create),
     ("ingest", ingest::streams),
     ("pty", ingest::terminal),
     ("retention", ingest::retention),
@@ -59,7 +61,6 @@ pub(crate) const GROUPS: &[(&str, Measure)] = &[
     ("reopen", append::reopen),
     ("agent", idle::agent),
     ("idle", idle::idle),
-    ("sandbox", sandboxes::create),
     ("freeze", sandboxes::freeze),
     ("replace", sandboxes::replace),
     ("fork", sandboxes::fork),
