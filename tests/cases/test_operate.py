@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import resource
+import socket
 import struct
 import subprocess
 import time
@@ -68,6 +71,34 @@ def test_who_keeps_a_sandbox_knows_nothing_of_the_servers_life_before():
             assert SECRET.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
         arguments = Path(f"/proc/{keeper}/cmdline").read_bytes()
         assert arguments.rstrip(b"\0") == b"\0".join([b"outlive-keeper", sandbox.id.encode()])
+
+
+def test_a_server_that_has_all_files_open_that_it_may_is_asked_again():
+    """What needed another file was 500, for which no client tries again."""
+    most = 200
+    with Server(before_exec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))) as server:
+        api = Api(server)
+        session = api.sandbox().sh("echo hi")
+        session.wait_exit()
+        asking = api.connection()
+
+        def page():
+            asking.request("GET", f"{session.path}/events", headers=api.headers())
+            answer = asking.getresponse()
+            return answer.status, answer.headers["Retry-After"], json.loads(answer.read())
+
+        assert page()[0] == 200
+        held = Path(f"/proc/{server.pid}/fd")
+        host, port = server.url.removeprefix("http://").split(":")
+        silent = [socket.create_connection((host, int(port))) for _ in range(most)]
+        wait_until(lambda: len(os.listdir(held)) >= most, 10, "as many files as it may have")
+        status, after, told = page()
+        assert (status, after, told["error"]["code"]) == (503, "1", "unavailable"), told
+        assert "as many files and connections open as it may" in told["error"]["message"]
+        for one in silent:
+            one.close()
+        wait_until(lambda: len(os.listdir(held)) < most // 2, 10, "room for files")
+        assert page()[0] == 200
 
 
 def test_the_program_runs_without_a_login_shell(sandbox):  # case K2

@@ -409,6 +409,10 @@ pub(crate) const REGISTRY_COMPLAINT_MAX: usize = 300;
 /// How often a registry may send one request elsewhere.
 pub(crate) const REGISTRY_REDIRECTS_MAX: usize = 10;
 
+/// With fewer descriptors left, what failed is taken to have failed for want of them: a start of a
+/// process takes about as many, and has given them back when it has failed.
+pub(crate) const DESCRIPTORS_FREE_MIN: usize = 16;
+
 /// Templates of one server.
 pub(crate) const TEMPLATES_MAX: usize = 1000;
 

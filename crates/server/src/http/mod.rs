@@ -3,6 +3,7 @@
 //! axum's own rejections are plain text, which the vendor's clients can't read; everything here
 //! answers with the envelope instead.
 
+mod descriptors;
 pub mod extract;
 pub(crate) mod head;
 pub(crate) mod lines;

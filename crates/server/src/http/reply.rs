@@ -10,6 +10,7 @@ use axum::{
 use outlive_api::error::{Action, ApiError, ErrorCode, Success};
 use serde::Serialize;
 
+use super::descriptors;
 use crate::sessions::CallError;
 
 /// Data with a status.
@@ -45,7 +46,7 @@ impl From<ApiError> for Failure {
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let error = self.0;
+        let error = descriptors::blame(self.0);
         let status =
             StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         if status.is_server_error() && error.code != ErrorCode::NotImplemented {
