@@ -55,6 +55,10 @@ impl<M: Machine> Driver<M> {
             self.on_started(started).await?;
         }
         self.feed_fact(Input::Frozen).await?;
+        if !self.deleters.is_empty() && self.session.stopping().is_some() {
+            // Standing still it never ends in its own way: asked for again, it is killed.
+            self.feed_fact(Input::Delete).await?;
+        }
         Ok(if self.facts.is_empty() {
             Ok(())
         } else {

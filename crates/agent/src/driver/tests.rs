@@ -1,6 +1,7 @@
 //! Drivers around a fake machine, in virtual time: what takes seconds takes none, and a race is a
 //! number that can be repeated.
 
+mod deletion;
 mod leftovers;
 mod past;
 mod release;

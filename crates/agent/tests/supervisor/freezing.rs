@@ -304,6 +304,24 @@ fn what_is_frozen_can_be_deleted_and_released() {
 }
 
 #[test]
+fn a_deletion_under_way_ends_with_a_freeze() {
+    let sandbox = Sandbox::launch();
+    let id = sandbox.create(sh("trap '' TERM; echo up; while :; do sleep 1; done"));
+    eventually("it heeds no TERM", || {
+        (sandbox.output(&id, Stream::Stdout) == b"up\n").then_some(())
+    });
+    let pid = sandbox.pid(&id);
+    let mut link = sandbox.link();
+    link.ask(Request::Delete(id.clone())).unwrap();
+    eventually("it is asked to end", || {
+        sandbox.session(&id).stopping().map(drop)
+    });
+    sandbox.freeze();
+    assert_eq!(link.answer().unwrap().outcome, Outcome::Done);
+    assert!(!is_alive(pid));
+}
+
+#[test]
 fn a_keeper_killed_while_frozen_takes_the_processes_along() {
     let sandbox = Sandbox::launch();
     let id = sandbox.create(argv(&["cat"]));

@@ -8,7 +8,7 @@ use super::*;
 const LONG: Duration = Duration::from_mins(30);
 
 impl World {
-    async fn freeze(&self) -> Outcome {
+    pub(super) async fn freeze(&self) -> Outcome {
         self.tasks.run_until(self.registry.freeze()).await
     }
 
@@ -285,46 +285,6 @@ fn what_ends_while_frozen_is_followed_up_at_the_thaw() {
         let session = session_of(world.tasks.run_until(replace).await.unwrap());
         assert_eq!(session.phase(), Phase::Running);
         assert!(world.machine.take_calls().contains(&"spawn 2".to_owned()));
-    });
-}
-
-#[test]
-fn a_frozen_session_can_be_deleted() {
-    tell(async {
-        let world = World::new();
-        world.script(|it| it.heeds_term = None);
-        let id = world.create(raw()).await.id().clone();
-        assert_eq!(world.freeze().await, Outcome::Done);
-        let from = Instant::now();
-        assert_eq!(world.call(Request::Delete(id)).await, Outcome::Done);
-        assert!(from.elapsed() < Duration::from_secs(1));
-        let calls = world.machine.take_calls();
-        let expected = ["spawn 1", "freeze", "kill 1", "release 1"];
-        assert_eq!(calls, expected);
-    });
-}
-
-#[test]
-fn a_frozen_start_that_waits_can_be_deleted() {
-    tell(async {
-        let world = World::new();
-        world.script(|it| it.heeds_term = Some(Duration::from_millis(50)));
-        let id = world.create(raw()).await.id().clone();
-        let registry = Rc::clone(&world.registry);
-        let replace = Request::NewAttempt {
-            session: id.clone(),
-            replace: ReplaceCurrent::Yes,
-        };
-        let replaced = world
-            .tasks
-            .spawn_local(async move { registry.call(replace, None).await });
-        world.wait_for(&id, Phase::Stopping).await;
-        assert_eq!(world.freeze().await, Outcome::Done);
-        world.work(Duration::from_secs(1)).await;
-        assert_eq!(world.get(&id).await.attempt().unwrap().number, 2);
-        assert_eq!(world.call(Request::Delete(id)).await, Outcome::Done);
-        let replaced = world.tasks.run_until(replaced).await.unwrap();
-        assert_eq!(replaced, Outcome::Rejected(Rejection::NotFound));
     });
 }
 
