@@ -64,15 +64,21 @@ pub enum InheritError {
     Missing(&'static str),
 }
 
+/// Names and hides the process, and finds its keeper. Call it first in `main`.
+pub fn keeper() -> Result<KeeperClient, InheritError> {
+    sys::set_comm(c"outlive-supervis")?;
+    sys::hide_memory()?;
+    let raw = std::env::var(KEEPER_FD_ENV).map_err(io::Error::other)?;
+    let socket = sys::inherit_fd(raw.parse().map_err(io::Error::other)?)?;
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).map_err(io::Error::from)?;
+    Ok(KeeperClient::new(socket)?)
+}
+
 impl Inheritance {
-    /// Takes over. Call it first in `main`, before any thread is started.
-    pub fn take() -> Result<Self, InheritError> {
-        sys::set_comm(c"outlive-supervis")?;
-        sys::hide_memory()?;
-        let raw = std::env::var(KEEPER_FD_ENV).map_err(io::Error::other)?;
-        let socket = sys::inherit_fd(raw.parse().map_err(io::Error::other)?)?;
-        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).map_err(io::Error::from)?;
-        let keeper = KeeperClient::new(socket)?;
+    /// Takes over what this keeper has.
+    pub fn take(keeper: KeeperClient) -> Result<Self, InheritError> {
+        // The keeper may still be on its way.
+        let pump = Pump::start()?;
         let kept = keeper.get_all()?;
         let read = |name: &'static str| {
             let kept = kept.iter().find(|k| k.label.name == name);
@@ -89,7 +95,7 @@ impl Inheritance {
         let root = root.map(|k| k.fd.try_clone()).transpose()?;
         let recovered = recover(kept);
         Ok(Self {
-            pump: Pump::start()?,
+            pump,
             attempts: recovered.attempts,
             others: recovered.others,
             keeper,

@@ -19,7 +19,7 @@
 //!   outlive-agent probe       says what this machine can do
 //! ```
 //!
-//! [`inherit::Inheritance::take`] is where a supervisor begins; [`process`] is what it acts with.
+//! [`inherit::keeper`] is where a supervisor begins; [`process`] is what it acts with.
 
 pub mod account;
 mod clock;

@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, AsRawFd},
+    path::Path,
     rc::Rc,
     sync::Arc,
     time::Duration,
@@ -25,7 +26,7 @@ use crate::{
     clock::Clock,
     driver::Surroundings,
     figures::Figures,
-    inherit::Inheritance,
+    inherit::{self, Inheritance},
     journal::JournalSurroundings,
     keeper::KeeperClient,
     limits::OPENS_AT_ONCE,
@@ -39,6 +40,10 @@ use crate::{
     sys,
     tails::{Tails, Watcher},
 };
+
+/// The state directory: the working directory, named by that alone, since the directories above it may
+/// belong to somebody who lets no other user through.
+const STATE: &str = ".";
 
 /// How long replies may take to leave once the supervisor ends.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -54,36 +59,37 @@ pub fn main() -> anyhow::Result<()> {
         log::warn(format_args!("{panic}"));
         sys::exit_now(PANICKED);
     }));
+    let keeper = inherit::keeper()?;
+    let state = Path::new(STATE);
     // Until the process ends: threads may write to journals as long.
-    let _lock = owner::lock(std::path::Path::new(".")).context("the state directory's lock")?;
-    // The keeper may still be on its way, and this waits for the disk.
+    let _lock = owner::lock(state).context("the state directory's lock")?;
+    // Whatever needs no word from the keeper, which may still be on its way.
     let sandbox = std::env::args().nth(1).context("whose supervisor?")?;
-    owner::claim_new(std::path::Path::new("."), &SandboxId::parse(&sandbox)?)?;
-    let inherited = Inheritance::take()?;
+    owner::claim_new(state, &SandboxId::parse(&sandbox)?)?;
+    let reserve = Reserve::keep(state);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(OPENS_AT_ONCE)
         .build()
         .context("the runtime")?;
+    let inherited = Inheritance::take(keeper)?;
     let local = LocalSet::new();
-    let result = local.block_on(&runtime, supervise(inherited));
+    let result = local.block_on(&runtime, supervise(inherited, reserve));
     // Drivers that still wait are dropped where they stand, as a kill would drop them.
     drop(local);
     runtime.shutdown_background();
     result
 }
 
-async fn supervise(inherited: Inheritance) -> anyhow::Result<()> {
-    // The working directory is the state directory, and it is named by that alone: the directories
-    // above it may belong to somebody who lets no other user through.
-    let state = std::path::PathBuf::from(".");
+async fn supervise(inherited: Inheritance, reserve: Reserve) -> anyhow::Result<()> {
+    let state = Path::new(STATE);
     let (sandbox, generation) = (
         inherited.config.sandbox.clone(),
         inherited.config.generation,
     );
     let keeper = inherited.keeper.clone();
-    owner::claim(&state, &sandbox, inherited.config.copied_sessions)?;
-    let standstill = Standstill::find(&state, &sandbox, generation).context("the standstill")?;
+    owner::claim(state, &sandbox, inherited.config.copied_sessions)?;
+    let standstill = Standstill::find(state, &sandbox, generation).context("the standstill")?;
     let machine = Processes::of(inherited, Rc::clone(&standstill));
     if machine
         .is_frozen()
@@ -105,7 +111,7 @@ async fn supervise(inherited: Inheritance) -> anyhow::Result<()> {
             boot_id: boot_id().context("the boot's id")?,
             generation,
         },
-        reserve: Reserve::keep(&state),
+        reserve,
         tasks: TaskTracker::new(),
         figures: Rc::new(Figures::default()),
         leftovers: Rc::default(),
@@ -117,7 +123,7 @@ async fn supervise(inherited: Inheritance) -> anyhow::Result<()> {
         let freezing = Rc::clone(&registry).go_on_freezing();
         around.tasks.spawn_local(freezing);
     }
-    let listener = listen(&state).context("the link's socket")?;
+    let listener = listen(state).context("the link's socket")?;
     keeper.ready().context("telling the keeper")?;
     bring_up_to_date(&keeper);
     let stop = CancellationToken::new();
@@ -180,7 +186,7 @@ async fn keeper_hangs_up(keeper: &KeeperClient) -> std::io::Result<()> {
 }
 
 /// A path of any length: the socket is bound through its directory's descriptor.
-fn listen(state: &std::path::Path) -> std::io::Result<UnixListener> {
+fn listen(state: &Path) -> std::io::Result<UnixListener> {
     let directory = std::fs::File::open(state)?;
     let path = format!("/proc/self/fd/{}/agent.sock", directory.as_fd().as_raw_fd());
     match std::fs::remove_file(&path) {

@@ -101,7 +101,7 @@ struct Live {
 pub fn main() -> anyhow::Result<()> {
     // It waits for tests without looking at its keeper.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    let inherited = Inheritance::take()?;
+    let inherited = Inheritance::take(outlive_agent::inherit::keeper()?)?;
     let listener = listener(&inherited.keeper)?;
     let user = inherited.user()?;
     let supervisor = Arc::new(Supervisor {
