@@ -145,7 +145,12 @@ impl Engine {
         let mut unfinished = State::create_released(clock::now(), &new.config.policy());
         unfinished.desired = Desired::Deleted;
         unfinished.observed = Observed::Deleting;
-        self.insert(new, unfinished).await
+        let record = self.insert(new, unfinished).await?;
+        if let Err(error) = self.shared.store.sync_sandboxes().await {
+            self.adopt(record, None); // It removes itself.
+            return Err(store_failed(&error));
+        }
+        Ok(record)
     }
 
     /// Makes it what it is to be; one whose copy failed removes itself.

@@ -185,6 +185,7 @@ impl Task {
 
     /// The start of a new sandbox; one that can't be started leaves no trace.
     async fn first_start(&mut self, reply: Reply) {
+        self.owes_sync = true; // Nobody waited for that when it was taken in.
         let started = self.carry_on(Effect::Start).await;
         if started.is_err()
             && let Err(error) = self.feed(&Input::Delete).await

@@ -182,7 +182,8 @@ pub(crate) struct KeyRecord {
 
 /// The store.
 pub(crate) trait Store: SnapshotStore {
-    /// Takes a sandbox in unless its owner already has `owned_max`; atomic.
+    /// Takes a sandbox in unless its owner already has `owned_max`; atomic. It survives what
+    /// [`Store::note_sandbox`] does.
     fn insert_sandbox<'a>(
         &'a self,
         record: &'a SandboxRecord,

@@ -176,10 +176,7 @@ impl SqliteStore {
         .execute(&mut *self.sandboxes.lock().await)
         .await;
         match done {
-            Ok(done) if done.rows_affected() == 1 => {
-                self.sync().await?;
-                Ok(Inserted::Yes)
-            }
+            Ok(done) if done.rows_affected() == 1 => Ok(Inserted::Yes),
             Ok(_) => Ok(Inserted::OverQuota),
             Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
                 Ok(Inserted::Collision)

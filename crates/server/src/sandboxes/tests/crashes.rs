@@ -60,6 +60,7 @@ fn what_was_asked_for_is_on_the_disk_when_it_is_answered() {
     let on_disk = || *server.crash.synced.lock().unwrap();
     server.run(async {
         let sandbox = server.engine.create(new_sandbox()).await.unwrap();
+        assert_eq!(on_disk(), Some(Desired::Running));
         for _ in 0..3 {
             sandbox.suspend().await.unwrap();
             assert_eq!(on_disk(), Some(Desired::Frozen));

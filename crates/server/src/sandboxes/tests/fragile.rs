@@ -107,10 +107,12 @@ impl Store for Fragile<SqliteStore> {
         record: &'a SandboxRecord,
         owned_max: u32,
     ) -> StoreFuture<'a, Inserted> {
-        Box::pin(
-            self.crash
-                .around(self.inner.insert_sandbox(record, owned_max)),
-        )
+        Box::pin(async move {
+            let inserting = self.inner.insert_sandbox(record, owned_max);
+            let done = self.crash.around(inserting).await;
+            *self.crash.noted.lock().unwrap() = Some(record.state.desired);
+            done
+        })
     }
 
     fn note_sandbox<'a>(&'a self, record: &'a SandboxRecord) -> StoreFuture<'a, ()> {
