@@ -101,6 +101,29 @@ def test_a_server_that_has_all_files_open_that_it_may_is_asked_again():
         assert page()[0] == 200
 
 
+def is_running(pid: int) -> bool:
+    state = processes.status(pid, "State")
+    return state is not None and not state.startswith("Z")
+
+
+def launchers_of(server: Server) -> list[int]:
+    ours = set(processes.children(server.pid))
+    return [pid for pid, arguments in processes.titles()
+            if pid in ours and arguments[0] == "outlive-launcher"]
+
+
+def test_a_launcher_that_waits_is_no_more_than_a_help():
+    with Server() as server:
+        waiting = wait_until(lambda: launchers_of(server), 10, "a launcher that waits")
+        for pid in waiting:
+            processes.kill(pid)
+        sandboxes = [Api(server).sandbox() for _ in range(2)]
+        assert all(processes.keepers(sandbox.id) for sandbox in sandboxes)
+        waiting = wait_until(lambda: launchers_of(server), 10, "the next launcher that waits")
+        server.kill()
+        wait_until(lambda: not any(map(is_running, waiting)), 10, "it to end with its server")
+
+
 def test_the_program_runs_without_a_login_shell(sandbox):  # case K2
     planted = sandbox.sh("echo 'touch /tmp/profile-was-run' > $HOME/.bash_profile; cp $HOME/.bash_profile "
                          "$HOME/.profile; echo $HOME $USER $LOGNAME; umask; pwd; id -u")

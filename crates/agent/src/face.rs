@@ -30,7 +30,7 @@ pub fn find(supervisor: Face) -> Option<(String, Face)> {
         keeper::KEEPER_TITLE => keeper::main,
         keeper::SUPERVISOR_TITLE => supervisor,
         init::INIT_TITLE => init::main,
-        LAUNCHER_TITLE => launch::main,
+        LAUNCHER_TITLE => launch::main_that_waits,
         _ => {
             let command = arguments.next()?;
             let face: Face = match command.as_str() {

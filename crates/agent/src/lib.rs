@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   outlive-agent launch      makes the namespaces, becomes or starts the keeper, answers, leaves
-//!   outlive-launcher SANDBOX  the same, as servers call it
+//!   outlive-launcher          the same, for a server that tells it later, over a socket
 //!   outlive-keeper SANDBOX    PID 1: keeps descriptors, reaps, restarts the supervisor
 //!   outlive-supervisor SANDBOX  drives the sessions of the sandbox
 //!   sbx-init                  PID 1 of the workload, reaps

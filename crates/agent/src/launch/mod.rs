@@ -35,6 +35,7 @@ mod root;
 mod shares;
 mod start;
 pub(crate) mod step;
+mod told;
 mod two_uid;
 
 pub(crate) use cgroups::{Hierarchy, discover, would_limit};
@@ -80,9 +81,7 @@ use crate::{
 /// Reads a [`LaunchConfig`], launches, writes a [`LaunchOutcome`]. With the argument
 /// `--reset-copied-sessions` the sessions of another sandbox are removed first.
 pub fn main() -> anyhow::Result<()> {
-    // Those that the server's starter forgot to keep to itself.
-    sys::keep_fds_to_ourselves()?;
-    let mut config = read_config()?;
+    let mut config = told::read::<LaunchConfig>()?;
     for argument in std::env::args().skip(2) {
         anyhow::ensure!(
             argument == "--reset-copied-sessions",
@@ -90,7 +89,21 @@ pub fn main() -> anyhow::Result<()> {
         );
         config.copied_sessions = CopiedSessions::Clear;
     }
-    let outcome = match launch(&config) {
+    launch_and_answer(&config)
+}
+
+/// The same, for a server that tells later; see [`told::wait`].
+pub fn main_that_waits() -> anyhow::Result<()> {
+    match told::wait()? {
+        Some(config) => launch_and_answer(&config),
+        None => Ok(()), // The server went without a word.
+    }
+}
+
+fn launch_and_answer(config: &LaunchConfig) -> anyhow::Result<()> {
+    // Those that the server's starter forgot to keep to itself.
+    sys::keep_fds_to_ourselves()?;
+    let outcome = match launch(config) {
         Ok(launched) => LaunchOutcome::Started(launched),
         Err(failure) => LaunchOutcome::Failed(failure),
     };
@@ -102,14 +115,14 @@ pub fn main() -> anyhow::Result<()> {
 /// Reads a [`LaunchConfig`] and removes what is left of that sandbox in the kernel: processes,
 /// control groups and its network. Its files stay.
 pub fn sweep() -> anyhow::Result<()> {
-    let config = read_config()?;
+    let config = told::read::<LaunchConfig>()?;
     sweep_all(&config)?;
     Ok(())
 }
 
 /// Reads a [`LaunchConfig`] and has the running sandbox reach what it says.
 pub fn egress() -> anyhow::Result<()> {
-    let config = read_config()?;
+    let config = told::read::<LaunchConfig>()?;
     network::change(&config)?;
     Ok(())
 }
@@ -117,7 +130,7 @@ pub fn egress() -> anyhow::Result<()> {
 /// Reads a [`LaunchConfig`], has the running sandbox be limited as it says, and writes a
 /// [`Limited`](outlive_api::launch::Limited).
 pub fn limit() -> anyhow::Result<()> {
-    let limited = limits::change(&read_config()?)?;
+    let limited = limits::change(&told::read::<LaunchConfig>()?)?;
     std::io::stdout().write_all(&minicbor::to_vec(&limited)?)?;
     Ok(())
 }
@@ -126,12 +139,6 @@ pub fn limit() -> anyhow::Result<()> {
 fn sweep_all(config: &LaunchConfig) -> Step<()> {
     cgroups::sweep(config)?;
     network::sweep(config)
-}
-
-fn read_config() -> anyhow::Result<LaunchConfig> {
-    let mut bytes = Vec::new();
-    std::io::stdin().take(1 << 20).read_to_end(&mut bytes)?;
-    Ok(minicbor::decode(&bytes)?)
 }
 
 /// What both runtimes start a keeper from.

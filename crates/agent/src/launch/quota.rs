@@ -11,7 +11,7 @@
 //! ([`PROJECT_FIRST`] and as many as [`PROJECT_MASK`] says); it stays with the disk.
 
 use std::{
-    io::{self, Read as _},
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -22,7 +22,10 @@ use rustix::{
     io::Errno,
 };
 
-use super::step::{Fail, Step, failure};
+use super::{
+    step::{Fail, Step, failure},
+    told,
+};
 use crate::sys::{
     Projects, btrfs_id, create_subvolume, is_subvolume, limit_project, limit_subvolume,
     project_account, project_of, projects, remove_subvolume, set_project,
@@ -190,9 +193,7 @@ pub(super) fn change(config: &LaunchConfig) -> Step<()> {
 
 /// Reads a [`DropConfig`] and removes those disks.
 pub fn drop_disks() -> anyhow::Result<()> {
-    let mut bytes = Vec::new();
-    io::stdin().take(1 << 20).read_to_end(&mut bytes)?;
-    let config: DropConfig = minicbor::decode(&bytes)?;
+    let config: DropConfig = told::read()?;
     for directory in &config.directories {
         drop_disk(directory)?;
     }

@@ -13,6 +13,7 @@ mod network;
 mod program;
 mod remove;
 mod told;
+mod waiting;
 
 use std::{
     fs, io,
@@ -40,6 +41,7 @@ use self::{
     choice::warning,
     program::{Kept, Program, launcher_failed, launcher_works, locked_log, tell},
     told::{Plan, encoded, launch_config, newest, path_text, user},
+    waiting::Launchers,
 };
 use super::{
     Capabilities, Disk, Place, Places, Progress, Restore, RestoreError, Runtime, RuntimeError,
@@ -62,6 +64,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct LauncherRuntime {
     agent: Program,
+    launchers: Launchers,
     places: Places,
     host: Arc<HostLayers>,
     choice: RuntimeChoice,
@@ -101,8 +104,11 @@ impl LauncherRuntime {
         if falls_back {
             tracing::warn!(off = ?able.off, "{}", warning(able.next_best()));
         }
+        let launchers = Launchers::new(agent.clone());
+        launchers.have_one_wait();
         Self {
             agent,
+            launchers,
             places,
             host,
             choice,
@@ -149,15 +155,13 @@ impl LauncherRuntime {
     async fn launch(&self, start: &Start<'_>, kind: RuntimeKind) -> Result<Started, RuntimeError> {
         let place = self.places.of(start.sandbox);
         let log = locked_log(&place)?;
-        // The program starts, which takes a moment, while what it is told is gathered.
-        let (told, launcher) = tokio::join!(
-            self.plan(start, kind, &place),
-            self.agent.begin_launch(start.sandbox, &log)
-        );
+        // Should its program have to start, it does while what it is told is gathered.
+        let (told, launcher) =
+            tokio::join!(self.plan(start, kind, &place), self.launchers.take(&log));
         let launcher = launcher?;
         // Held until the keeper lives, which then says by itself that it uses the layer.
         let (message, _layer) = told?;
-        let answer = launcher.carry_out(&message, LAUNCH_MAX).await?;
+        let answer = launcher.carry_out(&message, &log, LAUNCH_MAX).await?;
         let launched = match minicbor::decode(&answer) {
             Ok(LaunchOutcome::Started(launched)) => launched,
             Ok(LaunchOutcome::Failed(failure)) => return Err(failure.into()),
@@ -361,6 +365,7 @@ impl Runtime for LauncherRuntime {
     fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Started> {
         Box::pin(async move {
             let started = self.begin(start).await;
+            self.launchers.have_one_wait();
             self.sweep_layers().await;
             started
         })

@@ -16,7 +16,7 @@
 //! That the server ended is seen by its end of our standard output, which nobody else has. So it
 //! may be killed: with the last server what all share goes, unless there are sandboxes.
 
-use std::{fs, io, io::Read, io::Write, os::fd::AsFd, path::Path};
+use std::{fs, io, io::Write, os::fd::AsFd, path::Path};
 
 use outlive_api::launch::{HoldConfig, LaunchConfig};
 use rustix::{
@@ -31,21 +31,18 @@ use super::{
     served::Served,
 };
 use crate::{
-    launch::step::{Fail, Step},
+    launch::{
+        step::{Fail, Step},
+        told,
+    },
     sys::block_signals,
 };
-
-/// Longest configuration, in bytes.
-const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
 /// Reads a [`HoldConfig`], writes [`HoldConfig::READY`], and ends after who reads that.
 pub fn main() -> anyhow::Result<()> {
     // They are for the server, which may have a terminal; we end after it.
     block_signals()?;
-    let mut bytes = Vec::new();
-    let mut stdin = io::stdin().take(CONFIG_BYTES_MAX);
-    stdin.read_to_end(&mut bytes)?;
-    let config: HoldConfig = minicbor::decode(&bytes)?;
+    let config: HoldConfig = told::read()?;
     let served = begin(&config)?;
     let mut server = io::stdout();
     match server

@@ -10,8 +10,6 @@ use std::{
     time::Duration,
 };
 
-use outlive_api::launch::LAUNCHER_TITLE;
-use outlive_core::id::SandboxId;
 use rustix::fs::{FlockOperation, MemfdFlags, flock, memfd_create};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -73,28 +71,28 @@ impl Program {
         verb: &'static str,
         log: &'l File,
     ) -> Result<Begun<'l>, RuntimeError> {
-        begin(self.command(verb), log).await
-    }
-
-    /// The same, to launch a sandbox.
-    pub(super) async fn begin_launch<'l>(
-        &self,
-        sandbox: &SandboxId,
-        log: &'l File,
-    ) -> Result<Begun<'l>, RuntimeError> {
-        let mut command = self.command(sandbox.as_str());
-        command.arg0(LAUNCHER_TITLE);
-        begin(command, log).await
+        let failed = |error: io::Error| launcher_failed(&error.to_string(), log);
+        let (program, file) = (self.clone(), log.try_clone().map_err(failed)?);
+        let child = blocking(move || program.spawn(verb, &file)).await?;
+        let child = child.map_err(failed)?;
+        Ok(Begun { child, log })
     }
 
     pub(super) fn spawn(&self, verb: &str, log: &File) -> io::Result<Child> {
-        spawn(self.command(verb), log)
+        let mut command = self.command();
+        command.arg(verb).stdin(Stdio::piped());
+        self.spawned(command, log.try_clone()?)
     }
 
-    fn command(&self, argument: &str) -> Command {
-        let mut command = Command::new(&self.path);
-        command.arg(argument);
-        command
+    pub(super) fn command(&self) -> Command {
+        Command::new(&self.path)
+    }
+
+    pub(super) fn spawned(&self, mut command: Command, log: impl Into<Stdio>) -> io::Result<Child> {
+        let spawned = command.stdout(Stdio::piped()).stderr(log).spawn();
+        spawned.map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
+        })
     }
 
     /// Runs the agent's binary; its answer.
@@ -123,26 +121,6 @@ impl Program {
     }
 }
 
-async fn begin(command: Command, log: &File) -> Result<Begun<'_>, RuntimeError> {
-    let failed = |error: io::Error| launcher_failed(&error.to_string(), log);
-    let file = log.try_clone().map_err(failed)?;
-    let child = blocking(move || spawn(command, &file)).await?;
-    let child = child.map_err(failed)?;
-    Ok(Begun { child, log })
-}
-
-fn spawn(mut command: Command, log: &File) -> io::Result<Child> {
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(log.try_clone()?)
-        .spawn()
-        .map_err(|error| {
-            let path = Path::new(command.as_std().get_program());
-            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-        })
-}
-
 /// The agent's binary, waiting to be told what to do. Dropped untold it ends by itself.
 #[derive(Debug)]
 pub(super) struct Begun<'l> {
@@ -163,15 +141,14 @@ impl Begun<'_> {
     }
 
     async fn converse_within(&mut self, message: &[u8], within: Duration) -> io::Result<Vec<u8>> {
-        match timeout(within, converse(&mut self.child, message)).await {
+        let conversation = async {
+            tell(&mut self.child, message).await?;
+            hear(&mut self.child).await
+        };
+        match timeout(within, conversation).await {
             Ok(answer) => answer,
-            Err(_elapsed) => self.too_late().await,
+            Err(_elapsed) => give_up(&mut self.child).await,
         }
-    }
-
-    async fn too_late<T>(&mut self) -> io::Result<T> {
-        self.child.kill().await?;
-        Err(io::Error::from(io::ErrorKind::TimedOut))
     }
 
     async fn keep(
@@ -182,7 +159,7 @@ impl Begun<'_> {
     ) -> Result<Kept, RuntimeError> {
         let begun = match timeout(within, become_ready(&mut self.child, message, ready)).await {
             Ok(begun) => begun,
-            Err(_elapsed) => self.too_late().await,
+            Err(_elapsed) => give_up(&mut self.child).await,
         };
         let failed = |error: io::Error| launcher_failed(&error.to_string(), self.log);
         Ok(Kept {
@@ -230,6 +207,12 @@ async fn become_ready(child: &mut Child, message: &[u8], ready: &[u8]) -> io::Re
     }
 }
 
+/// Ends a child of ours that took too long.
+pub(super) async fn give_up<T>(child: &mut Child) -> io::Result<T> {
+    child.kill().await?;
+    Err(io::Error::from(io::ErrorKind::TimedOut))
+}
+
 /// Gives a child of ours all that it will hear.
 pub(super) async fn tell(child: &mut Child, message: &[u8]) -> io::Result<()> {
     match child.stdin.take() {
@@ -238,8 +221,8 @@ pub(super) async fn tell(child: &mut Child, message: &[u8]) -> io::Result<()> {
     }
 }
 
-async fn converse(child: &mut Child, message: &[u8]) -> io::Result<Vec<u8>> {
-    tell(child, message).await?;
+/// What a child of ours answers, which it does at its end.
+pub(super) async fn hear(child: &mut Child) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     if let Some(stdout) = child.stdout.take() {
         let bound = LAUNCH_ANSWER_BYTES_MAX as u64;
