@@ -289,6 +289,10 @@ impl Runtime for LauncherRuntime {
         Box::pin(self.leave_networks())
     }
 
+    fn get_ready(&self) {
+        self.launchers.have_one_wait();
+    }
+
     fn admit(&self, config: &SandboxConfig) -> Result<(), RuntimeError> {
         match self.kind() {
             RuntimeKind::Namespace => {
@@ -365,7 +369,6 @@ impl Runtime for LauncherRuntime {
     fn start<'a>(&'a self, start: Start<'a>) -> RuntimeFuture<'a, Started> {
         Box::pin(async move {
             let started = self.begin(start).await;
-            self.launchers.have_one_wait();
             self.sweep_layers().await;
             started
         })

@@ -192,6 +192,9 @@ pub(crate) trait Runtime: fmt::Debug + Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
+    /// Prepares what the next start would wait for: nobody waits for anything now.
+    fn get_ready(&self) {}
+
     /// Refuses what this host can't give. A backend that gives everything refuses nothing.
     fn admit(&self, _config: &SandboxConfig) -> Result<(), RuntimeError> {
         Ok(())

@@ -172,6 +172,7 @@ impl Task {
         };
         let result = self.feed(&input).await;
         answer(reply, result);
+        self.shared.runtime.get_ready();
     }
 
     /// A runtime that is started takes space, one that goes on does not.
@@ -195,6 +196,7 @@ impl Task {
             self.record.state.desired = Desired::Deleted;
         }
         answer(reply, started);
+        self.shared.runtime.get_ready();
     }
 
     /// Decides an input and everything that follows from it.

@@ -12,7 +12,7 @@ use std::{
         unix::net::UnixStream as Socket,
     },
     process::Stdio,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -38,7 +38,16 @@ const NO_SANDBOX: &str = "(no sandbox yet)";
 #[derive(Debug)]
 pub(super) struct Launchers {
     program: Program,
-    waiting: Arc<Mutex<Option<Launcher>>>,
+    spare: Arc<Mutex<Spare>>,
+}
+
+/// The one for the next sandbox.
+#[derive(Debug, Default)]
+enum Spare {
+    #[default]
+    None,
+    Starts,
+    Waits(Launcher),
 }
 
 /// `outlive-launcher` before it is told for whom it works. Dropped untold it ends by itself.
@@ -52,21 +61,16 @@ impl Launchers {
     pub(super) fn new(program: Program) -> Self {
         Self {
             program,
-            waiting: Arc::default(),
+            spare: Arc::default(),
         }
     }
 
     /// The one that waits, or one that is started now.
     pub(super) async fn take(&self, log: &File) -> Result<Launcher, RuntimeError> {
-        let waiting = self
-            .waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(mut launcher) = waiting
-            && matches!(launcher.child.try_wait(), Ok(None))
+        if let Some(mut waiting) = waiting_in(&self.spare)
+            && matches!(waiting.child.try_wait(), Ok(None))
         {
-            return Ok(launcher);
+            return Ok(waiting);
         }
         let program = self.program.clone();
         let started = blocking(move || Launcher::start(&program)).await?;
@@ -75,19 +79,40 @@ impl Launchers {
 
     /// Has one wait from now on. Waits for nothing itself.
     pub(super) fn have_one_wait(&self) {
-        let (program, waiting) = (self.program.clone(), Arc::clone(&self.waiting));
+        let mut spare = locked(&self.spare);
+        if !matches!(*spare, Spare::None) {
+            return;
+        }
+        *spare = Spare::Starts;
+        drop(spare);
+        let (program, spare) = (self.program.clone(), Arc::clone(&self.spare));
         tokio::task::spawn_blocking(move || {
-            let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            if waiting.is_some() {
-                return;
-            }
-            match Launcher::start(&program) {
-                Ok(launcher) => *waiting = Some(launcher),
+            let started = Launcher::start(&program);
+            *locked(&spare) = match started {
+                Ok(launcher) => Spare::Waits(launcher),
                 // Whoever needs one starts it, and is told.
-                Err(error) => tracing::debug!(%error, "no launcher waits"),
-            }
+                Err(error) => {
+                    tracing::debug!(%error, "no launcher waits");
+                    Spare::None
+                }
+            };
         });
     }
+}
+
+fn waiting_in(spare: &Mutex<Spare>) -> Option<Launcher> {
+    let mut spare = locked(spare);
+    match std::mem::take(&mut *spare) {
+        Spare::Waits(launcher) => Some(launcher),
+        other => {
+            *spare = other;
+            None
+        }
+    }
+}
+
+fn locked(spare: &Mutex<Spare>) -> MutexGuard<'_, Spare> {
+    spare.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Launcher {
