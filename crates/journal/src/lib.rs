@@ -60,5 +60,7 @@ pub use recover::{OpenError, Recovered, recover, recover_from};
 pub use remove::remove_tree;
 pub use resume::Unread;
 pub use segment::FORMAT_VERSION;
-pub use storage::{FileStorage, replace_file, replace_path, sync_directory, sync_file_system};
+pub use storage::{
+    FileStorage, put_path, replace_file, replace_path, sync_directory, sync_file_system, sync_path,
+};
 pub use sync::{Garbage, SyncPoint};

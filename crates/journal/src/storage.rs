@@ -237,6 +237,16 @@ impl DataFile for RealFile {
 /// Puts `bytes` under `name` in one step: readers and crashes see the old file or the new one,
 /// and once this returns, the new one is on disk.
 pub fn replace_file(storage: &dyn Storage, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let put = put_file(storage, name, bytes, |file| file.sync_data());
+    put.and_then(|()| storage.sync_directory())
+}
+
+fn put_file(
+    storage: &dyn Storage,
+    name: &str,
+    bytes: &[u8],
+    sync: impl FnOnce(&dyn DataFile) -> io::Result<()>,
+) -> io::Result<()> {
     let temporary = format!("{name}.new");
     match storage.remove(&temporary) {
         Ok(()) => {} // A crash left it half written.
@@ -245,23 +255,41 @@ pub fn replace_file(storage: &dyn Storage, name: &str, bytes: &[u8]) -> io::Resu
     }
     let file = storage.create(&temporary)?;
     file.write_all_at(bytes, &[], 0)?;
-    file.sync_data()?;
-    storage.rename(&temporary, name)?;
-    storage.sync_directory()
+    sync(&*file)?;
+    storage.rename(&temporary, name)
 }
 
 /// [`replace_file`] for a path.
 pub fn replace_path(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str()))
-    else {
+    let (storage, name) = place_of(path)?;
+    replace_file(&*storage, name, bytes)
+}
+
+/// The same without the disk: readers and whoever comes after a kill see the old file or the new
+/// one, and a power loss may leave an empty one or zeros until [`sync_path`] returned.
+pub fn put_path(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let (storage, name) = place_of(path)?;
+    put_file(&*storage, name, bytes, |_file| Ok(()))
+}
+
+/// Brings a file, and that it is there, to the disk.
+pub fn sync_path(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_data()?;
+    sync_directory(directory_of(path))
+}
+
+fn place_of(path: &Path) -> io::Result<(Arc<dyn Storage>, &str)> {
+    let Some(name) = path.file_name().and_then(|n| n.to_str()) else {
         return Err(ErrorKind::InvalidInput.into());
     };
-    let parent = if parent.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        parent
-    };
-    replace_file(&*FileStorage::open(parent)?, name, bytes)
+    Ok((FileStorage::open(directory_of(path))?, name))
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    }
 }
 
 /// Brings the entries of a directory to the disk.

@@ -32,7 +32,7 @@ use outlive_api::{
     network::NetworkMode,
 };
 use outlive_core::id::SandboxId;
-use outlive_journal::replace_path;
+use outlive_journal::{put_path, sync_path};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -40,7 +40,7 @@ pub use self::choice::RuntimeChoice;
 use self::{
     choice::warning,
     program::{Kept, Program, launcher_failed, launcher_works, locked_log, tell},
-    told::{Plan, encoded, launch_config, newest, path_text, user},
+    told::{Plan, encoded, launch_config, newest, newest_message, path_text, user},
     waiting::Launchers,
 };
 use super::{
@@ -161,7 +161,14 @@ impl LauncherRuntime {
         let launcher = launcher?;
         // Held until the keeper lives, which then says by itself that it uses the layer.
         let (message, _layer) = told?;
-        let answer = launcher.carry_out(&message, &log, LAUNCH_MAX).await?;
+        let kept = place.launch_config();
+        let sync = {
+            let kept = kept.clone();
+            blocking(move || sync_path(&kept))
+        };
+        let (answer, synced) = tokio::join!(launcher.carry_out(&message, &log, LAUNCH_MAX), sync);
+        let answer = answer?;
+        synced?.map_err(file("syncing", &kept))?;
         let launched = match minicbor::decode(&answer) {
             Ok(LaunchOutcome::Started(launched)) => launched,
             Ok(LaunchOutcome::Failed(failure)) => return Err(failure.into()),
@@ -209,19 +216,15 @@ impl LauncherRuntime {
         let message = encoded(&config)?;
         // What a later server needs to sweep up after this launch, whatever becomes of it.
         let kept = place.launch_config();
-        replace_path(&kept, &message).map_err(file("writing", &kept))?;
+        put_path(&kept, &message).map_err(file("writing", &kept))?;
         Ok((message, layer))
     }
 
     /// Removes what a runtime that is gone left in the kernel.
     async fn sweep(&self, sandbox: &SandboxId) -> Result<(), RuntimeError> {
         let place = self.places.of(sandbox);
-        let kept = place.launch_config();
-        let message = match fs::read(&kept) {
-            Ok(message) => message,
-            // Nothing was ever launched.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(file("reading", &kept)(error)),
+        let Some(message) = newest_message(&place)? else {
+            return Ok(()); // Nothing was ever launched.
         };
         let log = locked_log(&place)?;
         self.agent.run("sweep", &message, &log, SWEEP_MAX).await?;

@@ -37,16 +37,25 @@ pub(super) struct Plan<'a> {
 
 /// What the newest launch of this sandbox was told; nothing when there was none.
 pub(super) fn newest(place: &Place) -> Result<Option<LaunchConfig>, RuntimeError> {
-    let kept = place.launch_config();
-    let message = match fs::read(&kept) {
-        Ok(message) => message,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(super::file("reading", &kept)(error)),
+    let Some(message) = newest_message(place)? else {
+        return Ok(None);
     };
     let config = minicbor::decode(&message).map_err(|error| RuntimeError::Launcher {
-        message: format!("{}: {error}", kept.display()),
+        message: format!("{}: {error}", place.launch_config().display()),
     })?;
     Ok(Some(config))
+}
+
+/// The same as it was written down, before the launch, and brought to the disk beside it. A power
+/// loss in between ended that launch, and may have left nothing or zeros of this: there was none.
+pub(super) fn newest_message(place: &Place) -> Result<Option<Vec<u8>>, RuntimeError> {
+    let kept = place.launch_config();
+    match fs::read(&kept) {
+        Ok(message) if message.iter().all(|byte| *byte == 0) => Ok(None),
+        Ok(message) => Ok(Some(message)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(super::file("reading", &kept)(error)),
+    }
 }
 
 /// The same of a sandbox that was launched.
@@ -166,4 +175,27 @@ pub(super) fn path_text(path: &Path) -> Result<String, RuntimeError> {
     path.to_str().map(str::to_owned).ok_or_else(|| {
         RuntimeError::Limits("the data directory's path is not valid UTF-8".to_owned())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use outlive_core::id::SandboxId;
+
+    use super::*;
+    use crate::runtime::Places;
+
+    #[test]
+    fn what_a_power_loss_left_of_a_launch_is_no_launch() {
+        let data = tempfile::tempdir().unwrap();
+        let place = Places::new(data.path()).of(&SandboxId::from_bits(1));
+        fs::create_dir_all(place.dir()).unwrap();
+        for left in [&b""[..], &[0; 186]] {
+            fs::write(place.launch_config(), left).unwrap();
+            assert!(newest(&place).unwrap().is_none());
+            assert!(newest_message(&place).unwrap().is_none());
+        }
+        // Whatever else can't be read is a fault to be told of.
+        fs::write(place.launch_config(), b"else").unwrap();
+        newest(&place).unwrap_err();
+    }
 }

@@ -154,11 +154,9 @@ impl Task {
         self.record.isolation = Some(started.tier);
         let agent = self.link(started.keeper);
         self.agent = Some(Arc::clone(&agent));
-        agent
-            .welcome(AGENT_START_MAX)
-            .await
-            .map_err(|error| resume_failed(&error))?;
-        self.tell_env(&agent).await
+        // It was launched with the variables that it is to have.
+        let welcomed = agent.welcome(AGENT_START_MAX).await;
+        welcomed.map(drop).map_err(|error| resume_failed(&error))
     }
 
     fn link(&self, keeper: Keeper) -> Arc<Agent> {
