@@ -48,17 +48,10 @@ struct Server {
 }
 
 impl Server {
+    /// On one thread, which does nothing outside of a story: who is killed neither goes on nor sees
+    /// links of its own end, and a story can hold the time.
     fn start(host: &Arc<FakeHost>, crash: Arc<Crash>) -> Self {
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        runtime.worker_threads(2);
-        Self::start_on(runtime, host, crash)
-    }
-
-    fn start_on(
-        mut runtime: tokio::runtime::Builder,
-        host: &Arc<FakeHost>,
-        crash: Arc<Crash>,
-    ) -> Self {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build().unwrap();
         let store = runtime
             .block_on(SqliteStore::open(&host.dir().join("outlive.db")))
@@ -92,12 +85,6 @@ impl Server {
 
     fn sound(host: &Arc<FakeHost>) -> Self {
         Self::start(host, Crash::at(usize::MAX))
-    }
-
-    /// One whose time a story can hold.
-    fn alone(host: &Arc<FakeHost>) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread();
-        Self::start_on(runtime, host, Crash::at(usize::MAX))
     }
 
     /// Runs a story to its end, or to the crash.

@@ -32,7 +32,7 @@ async fn deleted_under<T>(
 #[test]
 fn a_sandbox_that_is_copied_is_deleted_and_its_copy_given_up() {
     let stage = Stage::set();
-    let server = Server::alone(&stage.host);
+    let server = Server::sound(&stage.host);
     server.run(async {
         let engine = &server.engine;
         for rests in [false, true] {
@@ -59,7 +59,7 @@ fn a_sandbox_that_is_copied_is_deleted_and_its_copy_given_up() {
 #[test]
 fn a_sandbox_that_is_put_back_is_deleted_and_not_started_before() {
     let stage = Stage::set();
-    let server = Server::alone(&stage.host);
+    let server = Server::sound(&stage.host);
     server.run(async {
         let engine = &server.engine;
         let sandbox = engine.create(new_sandbox()).await.unwrap();
