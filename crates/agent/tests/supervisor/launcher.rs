@@ -134,7 +134,7 @@ fn a_killed_launcher_leaves_no_processes_of_its_own_user() {
 
 #[cfg(feature = "privileged")]
 mod as_root {
-    use super::a_killed_launcher_leaves_nothing;
+    use super::*;
     use crate::launching::{NO_GROUPS, as_two_users, in_namespaces};
 
     #[test]
@@ -153,25 +153,24 @@ mod as_root {
     fn a_killed_launcher_leaves_no_processes_without_groups() {
         a_killed_launcher_leaves_nothing(&NO_GROUPS, |_| {});
     }
-}
 
-// Whoever starts a server may leave files open to it: a pipe whose reader waits for its end, say.
-#[cfg(feature = "privileged")]
-#[test]
-fn what_was_left_open_to_a_launcher_stays_with_it() {
-    let forgetful = ["sh", "-c", "exec 9</dev/zero; exec \"$0\" \"$@\""];
-    let directory = directory_in(&std::env::temp_dir());
-    let config = config(directory.path());
-    let sandbox = Sandbox::launch_there(&forgetful, directory, config);
-    for pid in [
-        sandbox.keeper_pid(),
-        sandbox.supervisor_pid().unsigned_abs(),
-    ] {
-        let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-        let open: Vec<_> = open
-            .filter_map(|entry| fs::read_link(entry.unwrap().path()).ok())
-            .collect();
-        assert!(!open.is_empty());
-        assert!(!open.iter().any(|file| file.ends_with("zero")), "{open:?}");
+    // Whoever starts a server may leave files open to it: a pipe whose reader waits for its end, say.
+    #[test]
+    fn what_was_left_open_to_a_launcher_stays_with_it() {
+        let forgetful = ["sh", "-c", "exec 9</dev/zero; exec \"$0\" \"$@\""];
+        let directory = directory_in(&std::env::temp_dir());
+        let config = config(directory.path());
+        let sandbox = Sandbox::launch_there(&forgetful, directory, config);
+        for pid in [
+            sandbox.keeper_pid(),
+            sandbox.supervisor_pid().unsigned_abs(),
+        ] {
+            let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+            let open: Vec<_> = open
+                .filter_map(|entry| fs::read_link(entry.unwrap().path()).ok())
+                .collect();
+            assert!(!open.is_empty());
+            assert!(!open.iter().any(|file| file.ends_with("zero")), "{open:?}");
+        }
     }
 }
