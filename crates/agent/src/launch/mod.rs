@@ -92,7 +92,7 @@ pub fn main() -> anyhow::Result<()> {
     launch_and_answer(&config)
 }
 
-/// The same, for a server that tells later; see [`told::wait`].
+/// The same, for a server that tells it later, over a socket; nothing once the server went without a word.
 pub fn main_that_waits() -> anyhow::Result<()> {
     match told::wait()? {
         Some(config) => launch_and_answer(&config),
