@@ -319,8 +319,9 @@ pub(crate) const SWEEP_MAX: Duration = Duration::from_secs(15);
 /// Bytes of a body that is too large that are still read, so that its client sees the answer.
 pub(crate) const BODY_BYTES_DISCARDED_MAX: usize = 32 * 1024 * 1024;
 
-/// How often a page without a cursor begins anew because retention overtook it.
-pub(crate) const HEAD_MOVES_MAX: u32 = 8;
+/// How often a page without a cursor begins anew because retention overtook it: each time takes a
+/// look at the newest files, and 8 in a row were seen to be overtaken by a flood on a busy machine.
+pub(crate) const HEAD_MOVES_MAX: u32 = 64;
 
 /// How long a call for a session waits for an attempt that is being started.
 pub(crate) const STARTING_WAIT_MAX: Duration = Duration::from_secs(2);
