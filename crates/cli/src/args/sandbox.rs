@@ -201,6 +201,9 @@ pub enum Sandbox {
     #[command(after_help = "Example:\n  outlive sandbox status sbx-0a1b2c3d-4e5")]
     Status(OneSandbox),
     /// Change a sandbox's settings.
+    ///
+    /// What no flag names stays as it is. `--env` replaces all variables there were, and `--allow`
+    /// all addresses.
     #[command(after_help = "Example:\n  outlive sandbox update sbx-0a1b2c3d-4e5 --ttl 3600")]
     Update {
         /// Which.

@@ -6,11 +6,9 @@ use super::Context;
 use crate::{
     args::{
         Format,
-        sandbox::{Egress, OneSandbox, Sandbox, SandboxConfig, Status},
-        spec::variables,
+        sandbox::{OneSandbox, Sandbox, SandboxConfig, Status},
     },
     client::Call,
-    config::read_bounded,
     error::{Failure, Result},
     names::sandbox_path,
     output::{columns, fields, print, stdout_line, text, time},
@@ -19,6 +17,7 @@ use crate::{
 
 mod contexts;
 mod release;
+mod settings;
 mod shown;
 mod sleep;
 mod snapshot;
@@ -59,9 +58,7 @@ pub async fn run(context: &Context, command: Sandbox) -> Result<()> {
         Sandbox::Get(target) => show(context, &target, "").await,
         Sandbox::Status(target) => show(context, &target, "/status").await,
         Sandbox::Update { target, config } => {
-            let body = json!({"config": config_json(&config)?});
-            let path = sandbox_path(&target.sandbox)?;
-            let sandbox = context.client.call(Call::put(&path).body(&body)).await?;
+            let sandbox = update(context, &target, &config).await?;
             print(context.format, &sandbox, details)
         }
         Sandbox::Pause { target, wait } => release::pause(context, &target, wait).await,
@@ -141,7 +138,7 @@ pub async fn create(context: &Context, origin: &Origin, config: &SandboxConfig) 
     if let Some(template) = template {
         body.insert("template".to_owned(), template.into());
     }
-    let mut config = config_json(config)?;
+    let mut config = settings::of_new(config)?;
     if let Some(image) = &origin.image {
         config["image"] = image.clone().into();
     }
@@ -161,30 +158,17 @@ pub async fn create(context: &Context, origin: &Origin, config: &SandboxConfig) 
     snapshot::copying(context, Call::post(COLLECTION).body(&body)).await
 }
 
-/// The `network` object of the flags; the server checks what they say.
-fn network_json(config: &SandboxConfig) -> Option<Value> {
-    let mut network = Map::new();
-    if let Some(mode) = config.network {
-        network.insert("mode".to_owned(), mode.as_str().into());
-    }
-    if config.egress.is_some() || !config.allow.is_empty() {
-        let verdict = config.egress.map_or("allow", Egress::as_str);
-        let rules: Vec<Value> = config.allow.iter().map(|rule| rule_json(rule)).collect();
-        let egress = json!({"default": verdict, "allow": rules});
-        network.insert("egress".to_owned(), egress);
-    }
-    (!network.is_empty()).then_some(Value::Object(network))
-}
-
-/// One `CIDR[:PORTS]`.
-fn rule_json(rule: &str) -> Value {
-    match rule.split_once(':') {
-        Some((cidr, ports)) => {
-            let ports: Vec<&str> = ports.split(',').collect();
-            json!({"cidr": cidr, "ports": ports})
-        }
-        None => json!({"cidr": rule}),
-    }
+/// Changes what the flags name, and leaves the rest.
+async fn update(context: &Context, target: &OneSandbox, config: &SandboxConfig) -> Result<Value> {
+    let path = sandbox_path(&target.sandbox)?;
+    let config = if settings::is_part(config) {
+        let shown = context.client.call(Call::get(&path)).await?;
+        settings::over(config, &shown)?
+    } else {
+        settings::of_new(config)?
+    };
+    let body = json!({"config": config});
+    context.client.call(Call::put(&path).body(&body)).await
 }
 
 /// The names that scripts of the dialect's own command line read, beside those of the wire.
@@ -210,53 +194,11 @@ async fn fork(
         hard_ttl,
         ..SandboxConfig::default()
     };
-    let body = json!({"config": config_json(&config)?});
+    let body = json!({"config": settings::of_new(&config)?});
     let answer = snapshot::copying(context, Call::post(&path).body(&body)).await?;
     print(context.format, &answer, |answer| {
         details(&answer["sandbox"])
     })
-}
-
-/// The `config` object of the flags.
-fn config_json(config: &SandboxConfig) -> Result<Value> {
-    if let Some(path) = &config.file {
-        return serde_saphyr::from_str(&read_bounded(path)?)
-            .map_err(|error| Failure::usage(format!("{}: {error}", path.display())));
-    }
-    let mut object = Map::new();
-    let mut resources = Map::new();
-    let mut put = |key: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            object.insert(key.to_owned(), value);
-        }
-    };
-    put("ttl", config.ttl.map(Value::from));
-    put("hard_ttl", config.hard_ttl.map(Value::from));
-    put("auto_resume", config.auto_resume.map(Value::from));
-    let idle = config
-        .idle
-        .map(|idle| json!({"freeze_after_seconds": idle}));
-    put("idle", idle);
-    let env = variables(&config.env)?;
-    put("env_vars", (!env.is_empty()).then_some(Value::Object(env)));
-    put("user", config.user.clone().map(Value::from));
-    put("network", network_json(config));
-    let limits = [
-        ("memory", config.memory.clone().map(Value::from)),
-        ("cpu", config.cpu.clone().map(Value::from)),
-        ("pids", config.pids.map(Value::from)),
-        ("disk", config.disk.clone().map(Value::from)),
-    ];
-    resources.extend(
-        limits
-            .into_iter()
-            .filter_map(|(key, value)| Some((key.to_owned(), value?))),
-    );
-    put(
-        "resources",
-        (!resources.is_empty()).then_some(Value::Object(resources)),
-    );
-    Ok(Value::Object(object))
 }
 
 async fn show(context: &Context, target: &OneSandbox, suffix: &str) -> Result<()> {

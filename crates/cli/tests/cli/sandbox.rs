@@ -56,6 +56,22 @@ async fn create_prints_what_scripts_of_the_dialect_read() {
     );
 }
 
+// Another limit of processes took the limit of memory away.
+#[tokio::test]
+async fn an_update_leaves_what_no_flag_names() {
+    let fake = Fake::start(|_, _| {
+        let mut shown = sandbox("running", 1);
+        shown["resources"] = json!({"memory": "256Mi", "pids": 100});
+        Reply::ok(200, shown)
+    })
+    .await;
+    let outlive = Outlive::new(&fake.url);
+    let line = format!("sandbox update {SANDBOX} --pids 50 --ttl 60");
+    outlive.run(&line).await.expect(0);
+    let config = json!({"ttl": 60, "resources": {"memory": "256Mi", "pids": 50}});
+    assert_eq!(fake.seen()[1].json(), json!({"config": config}));
+}
+
 #[tokio::test]
 async fn pause_waits_until_it_is_seen() {
     let fake = Fake::start(|request, before| match (request.method.as_str(), before) {
