@@ -85,7 +85,7 @@ pub struct SandboxConfig {
     /// Pause it this long after its last refresh.
     #[arg(long, value_parser = duration::seconds, value_name = "DURATION")]
     pub ttl: Option<u64>,
-    /// Delete it this long after its last refresh.
+    /// Delete it this long after it was made, or after this was set; no refresh puts it off.
     #[arg(long, value_parser = duration::seconds, value_name = "DURATION")]
     pub hard_ttl: Option<u64>,
     /// Whether a call to a paused sandbox resumes it.
