@@ -60,6 +60,10 @@ pub fn after(failure: &Failure, path: &str) -> Option<String> {
             "it is reserved or being changed; repeat when that is over".to_owned()
         }
         "sandbox_suspended" => format!("`outlive sandbox wake {sandbox}`, then repeat"),
+        // A creation: of a sandbox that did not start nothing is left.
+        "sandbox_resume_failed" if ids.sandbox.is_none() => {
+            "no sandbox was made: mend what the message says, and repeat".to_owned()
+        }
         "sandbox_resume_failed" | "sandbox_failed" => {
             format!("`outlive sandbox status {sandbox}`, then `outlive sandbox resume {sandbox}`")
         }
@@ -120,7 +124,18 @@ impl<'a> Ids<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::after_start;
+    use super::{after, after_start};
+    use crate::error::Failure;
+
+    // It was sent to a sandbox without a name, which was not there.
+    #[test]
+    fn whoever_makes_a_sandbox_that_does_not_start_is_sent_to_none() {
+        let failure = Failure::new("sandbox_resume_failed", "its /dev is no directory");
+        let made = after(&failure, "/api/v1/sandboxes").unwrap();
+        assert!(made.starts_with("no sandbox was made"), "{made}");
+        let there = after(&failure, "/api/v1/sandboxes/sbx-1/resume").unwrap();
+        assert!(there.contains("outlive sandbox status sbx-1"), "{there}");
+    }
 
     // It was asked for the program, whatever the message was about.
     #[test]
