@@ -68,7 +68,7 @@ impl Slice {
 
     /// How it is compressed, told by its first bytes.
     pub(crate) fn compression(&self) -> io::Result<Compression> {
-        let mut magic = [0; 4];
+        let mut magic = [0; 6];
         let mut start = self.clone();
         let mut filled = 0;
         while let Some(rest) = magic.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -79,7 +79,9 @@ impl Slice {
         }
         Ok(match magic {
             [0x1f, 0x8b, ..] => Compression::Gzip,
-            [0x28, 0xb5, 0x2f, 0xfd] => Compression::Zstd,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Compression::Zstd,
+            [0xfd, b'7', b'z', b'X', b'Z', 0] => Compression::Unknown("xz"),
+            [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41] => Compression::Unknown("bzip2"),
             _ => Compression::None,
         })
     }
@@ -107,6 +109,8 @@ pub(crate) enum Compression {
     None,
     Gzip,
     Zstd,
+    /// Another one, by its name.
+    Unknown(&'static str),
 }
 
 /// Counts and hashes what passes, and stops it at its bounds.
@@ -212,6 +216,11 @@ impl Plain {
         );
         let decoder: Decoder = match compression {
             Compression::None => Box::new(metered),
+            Compression::Unknown(name) => {
+                let why =
+                    format!("the archive is packed with {name}; taken are tar, gzip and zstd");
+                return Err(ImageError::Unsupported(why.into()));
+            }
             Compression::Gzip => Box::new(MultiGzDecoder::new(metered)),
             Compression::Zstd => {
                 let mut decoder =

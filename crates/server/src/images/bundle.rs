@@ -101,7 +101,7 @@ pub(crate) fn open(
     };
     let plain = match compression {
         Compression::None => archive,
-        Compression::Gzip | Compression::Zstd => decompress(archive, draft)?,
+        _ => decompress(archive, draft)?,
     };
     let bundle = Reader { plain, entries };
     let (description, layers) = match format {

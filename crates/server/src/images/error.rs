@@ -107,6 +107,13 @@ impl ImageError {
         } else {
             reason.to_string()
         };
+        // The reader of tars quotes what it can't read: bytes that no terminal should see.
+        let quotes = |char: char| char.is_control() || char == char::REPLACEMENT_CHARACTER;
+        let reason = if reason.contains(quotes) {
+            "there is something else where a tar describes a file".to_owned()
+        } else {
+            reason
+        };
         Self::Corrupt {
             what: what.into(),
             reason,

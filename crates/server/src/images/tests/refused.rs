@@ -123,6 +123,7 @@ async fn damaged_bytes_are_told_as_such_and_leave_nothing() {
         ("a flipped byte in zstd", flipped(zstd(&good))),
         ("nothing", Vec::new()),
         ("no archive", vec![b'x'; 4096]),
+        ("no text either", vec![0x1b; 4096]),
         ("gzip of nonsense", gzip(&[7; 4096])),
     ];
     for (story, bytes) in stories {
@@ -131,7 +132,22 @@ async fn damaged_bytes_are_told_as_such_and_leave_nothing() {
             matches!(error, ImageError::Corrupt { .. }),
             "{story}: {error}"
         );
+        let quotes = |char: char| char.is_control() || char == char::REPLACEMENT_CHARACTER;
+        assert!(!error.to_string().contains(quotes), "{story}: {error}");
         shelf.assert_clean(story);
+    }
+}
+
+// A `.tar.xz` was called damaged, with some of its bytes.
+#[tokio::test]
+async fn a_packing_that_is_not_taken_is_called_by_its_name() {
+    let shelf = Shelf::new().await;
+    for (name, start) in [("xz", &b"\xfd7zXZ\0"[..]), ("bzip2", b"BZh91AY&SY")] {
+        let bytes = [start, &[0; 600]].concat();
+        let error = shelf.import("packed", &bytes).await.unwrap_err();
+        assert!(matches!(error, ImageError::Unsupported(_)), "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+        shelf.assert_clean(name);
     }
 }
 
