@@ -1,6 +1,6 @@
 //! Out of a sandbox.
 
-use std::{ffi::OsString, fs, path::Path};
+use std::{ffi::OsString, fs, os::unix::ffi::OsStrExt, path::Path};
 
 use super::{Done, Remote, Running, name_of, progress::Progress, refused, split, unpack::Unpacker};
 use crate::{
@@ -12,10 +12,13 @@ use crate::{
     limits::{COPY_PATIENCE, COPY_PIECES_MAX, COPY_WORDS_BYTES_MAX},
 };
 
-/// Says how large it is, in KiB.
+/// Says what it is, and how large, in KiB.
 const LOOK: &str = r#"
 cd -- "$1" || exit 1
 if [ ! -e "./$2" ] && [ ! -L "./$2" ]; then echo "$2: no such file in the sandbox" >&2; exit 1; fi
+if [ -L "./$2" ] || [ -f "./$2" ]; then echo file
+elif [ -d "./$2" ]; then echo directory
+else echo "$2: no file, directory or link" >&2; exit 1; fi
 du -sk "./$2" 2>/dev/null; exit 0"#;
 
 /// Packs, and passes on a piece for each line that comes; then it says so with a byte of its own
@@ -44,12 +47,20 @@ pub(super) async fn pull(
 ) -> Result<Done> {
     let (above, name) = split(source);
     let inside = name.unwrap_or(".");
-    let size = remote.ask(LOOK, &[&above, inside]).await?;
+    let found = remote.ask(LOOK, &[&above, inside]).await?;
+    let mut found = found.split_whitespace();
+    // A name that ends in `/` is that of a directory, which a file doesn't become.
+    let is_directory = found.next() == Some("directory");
+    if destination.as_os_str().as_bytes().ends_with(b"/") && !is_directory && !destination.is_dir()
+    {
+        let message = format!("{} is no directory", destination.display());
+        return Err(Failure::new("copy_failed", message));
+    }
     let (root, name) = place(name, destination)?;
     let top = if inside == "." { "" } else { inside };
     let unpacker = Unpacker::new(&root, top.as_bytes(), name)?;
-    let kib = size.split_whitespace().next();
-    let total = kib
+    let total = found
+        .next()
         .and_then(|kib| kib.parse::<u64>().ok())
         .map(|kib| kib * 1024);
     let progress = Progress::new(total, quiet);

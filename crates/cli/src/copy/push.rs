@@ -33,6 +33,11 @@ pub(super) async fn push(
 ) -> Result<Done> {
     let metadata = fs::symlink_metadata(source);
     let metadata = metadata.map_err(|error| Failure::file("read", source, &error))?;
+    let kind = metadata.file_type();
+    if !(kind.is_file() || kind.is_dir() || kind.is_symlink()) {
+        let message = format!("{} is no file, directory or link", source.display());
+        return Err(Failure::new("copy_failed", message));
+    }
     let name = name_of(source);
     let (above, renamed) = split(destination);
     let whole = match renamed {
@@ -42,9 +47,10 @@ pub(super) async fn push(
     let found = remote.ask(LOOK, &[&whole, &above]).await?;
     let (directory, name) = match (found.trim(), name, renamed) {
         ("directory", name, _) => (whole.as_str(), name),
-        ("other", _, _) if metadata.is_dir() => {
-            let message = format!("{destination} is no directory in the sandbox");
-            return Err(Failure::new("copy_failed", message));
+        ("other", _, _) if metadata.is_dir() => return Err(no_directory(destination)),
+        // A name that ends in `/` is that of a directory, which a file doesn't become.
+        _ if destination.ends_with('/') && !metadata.is_dir() => {
+            return Err(no_directory(destination));
         }
         ("other" | "nothing", _, Some(renamed)) => (above.as_str(), Some(OsStr::new(renamed))),
         _ => return Err(refused(&found)),
@@ -55,6 +61,11 @@ pub(super) async fn push(
     let arguments = [directory, &stage, count];
     let send = async |running: &Running| send(remote, running, source, name, progress).await;
     remote.beside(UNPACK, &arguments, send).await
+}
+
+fn no_directory(destination: &str) -> Failure {
+    let message = format!("{destination} is no directory in the sandbox");
+    Failure::new("copy_failed", message)
 }
 
 async fn send(

@@ -157,6 +157,18 @@ async fn what_cannot_be_copied_is_said() {
         ),
         (server.at(&file), text(&nowhere.join("x")), "No such file"),
         (text(&file), text(&nowhere), "must be in a sandbox"),
+        (
+            text(Path::new("/dev/null")),
+            server.at(place.path()),
+            "no file, directory or link",
+        ),
+        (
+            server.at(Path::new("/dev/null")),
+            text(place.path()),
+            "no file, directory or link",
+        ),
+        (text(&file), server.at(&nowhere.join("")), "is no directory"),
+        (server.at(&file), text(&nowhere.join("")), "is no directory"),
         (server.at(&file), "-".to_owned(), "copies no streams"),
         ("-".to_owned(), server.at(&nowhere), "copies no streams"),
         (
