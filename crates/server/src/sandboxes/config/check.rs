@@ -108,9 +108,16 @@ fn check_env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, 
 
 fn check_resources(asked: wire::Resources) -> Result<Resources, ApiError> {
     let quantity = |name: &str, text: Option<String>, read: fn(&str) -> Option<u64>| match text {
-        Some(text) if read(&text).is_none_or(|value| value == 0) => Err(ApiError::bad_request(
-            format!("resources.{name} is not a quantity such as 512Mi or 0.5"),
-        )),
+        Some(text) if read(&text).is_none_or(|value| value == 0) => {
+            Err(ApiError::bad_request(format!(
+                "resources.{name} must be {}",
+                if name == "cpu" {
+                    "a number of cores above 0, with three decimals at most, such as 0.5, or 500m"
+                } else {
+                    "a whole number above 0, with a unit (Ki Mi Gi Ti k M G T) or without, such as 512Mi"
+                }
+            )))
+        }
         text => Ok(text),
     };
     let pids = match asked.pids {
@@ -162,6 +169,27 @@ fn check_user(text: &str) -> Result<String, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // 1.5Gi was no quantity such as 0.5, and so was 0.0001.
+    #[test]
+    fn what_is_no_quantity_is_told_how_it_is_written() {
+        let (memory, cpu) = (Some("1.5Gi".to_owned()), Some("0.0001".to_owned()));
+        let memory = wire::Resources {
+            memory,
+            ..wire::Resources::default()
+        };
+        let cpu = wire::Resources {
+            cpu,
+            ..wire::Resources::default()
+        };
+        for (asked, said) in [
+            (memory, "memory must be a whole number"),
+            (cpu, "three decimals"),
+        ] {
+            let message = check_resources(asked).unwrap_err().message;
+            assert!(message.contains(said), "{message}");
+        }
+    }
 
     #[test]
     fn a_memory_in_which_nothing_starts_is_refused_with_the_least() {
