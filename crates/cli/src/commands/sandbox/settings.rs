@@ -105,10 +105,12 @@ fn network(config: &SandboxConfig, shown: &Value) -> Result<Option<Value>> {
 
 /// One `CIDR[:PORTS]`.
 fn rule_json(rule: &str) -> Value {
-    match rule.split_once(':') {
-        Some((cidr, ports)) => {
-            let ports: Vec<&str> = ports.split(',').collect();
-            json!({"cidr": cidr, "ports": ports})
+    // An address of IPv6 has colons itself: it is the server's to say that it takes none.
+    let address_end = rule.find('/').unwrap_or_default();
+    match rule[address_end..].find(':').map(|at| address_end + at) {
+        Some(at) => {
+            let ports: Vec<&str> = rule[at + 1..].split(',').collect();
+            json!({"cidr": rule[..at], "ports": ports})
         }
         None => json!({"cidr": rule}),
     }
@@ -148,6 +150,27 @@ mod tests {
         assert_eq!(open["egress"]["default"], "allow");
         let none = after(&flags(Some(Network::None), None, &[]));
         assert_eq!(none, json!({"mode": "none"}));
+    }
+
+    #[test]
+    fn a_rule_has_its_ports_behind_its_network() {
+        for (rule, wire) in [
+            ("10.0.0.0/8", json!({"cidr": "10.0.0.0/8"})),
+            (
+                "10.0.0.0/8:1,2-3",
+                json!({"cidr": "10.0.0.0/8", "ports": ["1", "2-3"]}),
+            ),
+            (
+                "192.0.2.1:443",
+                json!({"cidr": "192.0.2.1", "ports": ["443"]}),
+            ),
+            (
+                "fd00::/8:443",
+                json!({"cidr": "fd00::/8", "ports": ["443"]}),
+            ),
+        ] {
+            assert_eq!(rule_json(rule), wire);
+        }
     }
 
     // A list of addresses was taken and had no effect.
