@@ -47,15 +47,20 @@ pub(super) fn newest(place: &Place) -> Result<Option<LaunchConfig>, RuntimeError
 }
 
 /// The same as it was written down, before the launch, and brought to the disk beside it. A power
-/// loss in between ended that launch, and may have left nothing or zeros of this: there was none.
+/// loss in between ended that launch, and may have left zeros or a beginning of this: there was none.
 pub(super) fn newest_message(place: &Place) -> Result<Option<Vec<u8>>, RuntimeError> {
     let kept = place.launch_config();
     match fs::read(&kept) {
-        Ok(message) if message.iter().all(|byte| *byte == 0) => Ok(None),
+        Ok(message) if is_cut(&message) => Ok(None),
         Ok(message) => Ok(Some(message)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(super::file("reading", &kept)(error)),
     }
+}
+
+fn is_cut(message: &[u8]) -> bool {
+    message.iter().all(|byte| *byte == 0)
+        || minicbor::decode::<LaunchConfig>(message).is_err_and(|error| error.is_end_of_input())
 }
 
 /// The same of a sandbox that was launched.
@@ -189,7 +194,8 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let place = Places::new(data.path()).of(&SandboxId::from_bits(1));
         fs::create_dir_all(place.dir()).unwrap();
-        for left in [&b""[..], &[0; 186]] {
+        // The last one broke off in the sandbox's name.
+        for left in [&b""[..], &[0; 186], b"\x8f\x70sbx-"] {
             fs::write(place.launch_config(), left).unwrap();
             assert!(newest(&place).unwrap().is_none());
             assert!(newest_message(&place).unwrap().is_none());
