@@ -24,7 +24,7 @@ use outlive_core::{
     spec::{DesiredState, RawSpec, ReadinessKind, RestartPolicy},
 };
 use tokio::{
-    task::LocalSet,
+    task::{JoinHandle, LocalSet},
     time::{Instant, sleep},
 };
 use tokio_util::task::TaskTracker;
@@ -152,6 +152,13 @@ impl World {
         self.tasks
             .run_until(self.registry.call(request, None))
             .await
+    }
+
+    /// Has a call be under way, whose answer is waited for later.
+    fn begin(&self, request: Request) -> JoinHandle<Outcome> {
+        let registry = Rc::clone(&self.registry);
+        self.tasks
+            .spawn_local(async move { registry.call(request, None).await })
     }
 
     /// Lets the supervisor work for a while.
@@ -459,10 +466,7 @@ async fn race(seed: u64) {
             }
             _ => Request::Get(session),
         };
-        let registry = Rc::clone(&world.registry);
-        world
-            .tasks
-            .spawn_local(async move { registry.call(request, None).await });
+        world.begin(request);
         world.work(Duration::from_millis(roll(25))).await;
     }
     // Every call is in the mailbox: the stop is the last word.

@@ -24,14 +24,10 @@ fn a_frozen_start_that_waits_can_be_deleted() {
         let world = World::new();
         world.script(|it| it.heeds_term = Some(Duration::from_millis(50)));
         let id = world.create(raw()).await.id().clone();
-        let registry = Rc::clone(&world.registry);
-        let replace = Request::NewAttempt {
+        let replaced = world.begin(Request::NewAttempt {
             session: id.clone(),
             replace: ReplaceCurrent::Yes,
-        };
-        let replaced = world
-            .tasks
-            .spawn_local(async move { registry.call(replace, None).await });
+        });
         world.wait_for(&id, Phase::Stopping).await;
         assert_eq!(world.freeze().await, Outcome::Done);
         world.work(Duration::from_secs(1)).await;
@@ -50,11 +46,7 @@ fn a_deletion_that_a_freeze_meets_ends_at_once() {
         world.script(|it| it.heeds_term = None);
         let id = world.create(raw()).await.id().clone();
         let other = world.create(raw()).await.id().clone();
-        let registry = Rc::clone(&world.registry);
-        let delete = Request::Delete(id.clone());
-        let deleted = world
-            .tasks
-            .spawn_local(async move { registry.call(delete, None).await });
+        let deleted = world.begin(Request::Delete(id.clone()));
         world.wait_for(&id, Phase::Stopping).await;
         let from = Instant::now();
         assert_eq!(world.freeze().await, Outcome::Done);

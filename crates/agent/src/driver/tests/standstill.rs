@@ -198,14 +198,10 @@ fn clocks_of_all_kinds_stand_still() {
         let idle = world.create(idle).await.id().clone();
         world.script(|it| it.heeds_term = None);
         let stubborn = world.create(stubborn).await.id().clone();
-        let registry = Rc::clone(&world.registry);
-        let stop = Request::SetDesiredState {
+        let stop = world.begin(Request::SetDesiredState {
             session: stubborn.clone(),
             state: DesiredState::Stopped,
-        };
-        let stop = world
-            .tasks
-            .spawn_local(async move { registry.call(stop, None).await });
+        });
         world.wait_for(&stubborn, Phase::Stopping).await;
         let all = [&crashing, &waiting, &idle, &stubborn];
 
@@ -263,14 +259,10 @@ fn what_ends_while_frozen_is_followed_up_at_the_thaw() {
         let world = World::new();
         world.script(|it| it.heeds_term = Some(Duration::from_millis(50)));
         let id = world.create(raw()).await.id().clone();
-        let registry = Rc::clone(&world.registry);
-        let replace = Request::NewAttempt {
+        let replace = world.begin(Request::NewAttempt {
             session: id.clone(),
             replace: ReplaceCurrent::Yes,
-        };
-        let replace = world
-            .tasks
-            .spawn_local(async move { registry.call(replace, None).await });
+        });
         world.wait_for(&id, Phase::Stopping).await;
         assert_eq!(world.freeze().await, Outcome::Done);
         // The end of the old attempt was under way already.
